@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import Compose, Grayscale, ToDtype, ToImage
 
@@ -91,7 +91,9 @@ def main(args: Namespace) -> None:
     sampler = DistributedSampler(images)
     batches = DataLoader(images, args.batch_size, sampler=sampler)
     test_images = ImageFolder(args.data / "test", READ)
-    test_batches = DataLoader(test_images, args.batch_size, sampler=DistributedSampler(test_images, shuffle=False))
+    # A DistributedSampler would count some images twice, to give each process as many.
+    own = range(distributed.get_rank(), len(test_images), distributed.get_world_size())
+    test_batches = DataLoader(Subset(test_images, own), args.batch_size)
 
     torch.manual_seed(0)
     model = DistributedDataParallel(build_model().to(device))
@@ -105,7 +107,7 @@ def main(args: Namespace) -> None:
         session.log(epoch + 1, loss=loss)
         session.save(epoch + 1, lambda folder, epoch=epoch: save(folder, model, optimizer, epoch))
 
-    accuracy = evaluate(model, test_batches, device)
+    accuracy = evaluate(model.module, test_batches, device)
     if distributed.get_rank() == 0:
         args.output.mkdir(parents=True, exist_ok=True)
         torch.save(model.module.state_dict(), args.output / "model.pt")

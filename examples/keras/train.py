@@ -56,14 +56,15 @@ keras.utils.set_random_seed(1)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
     model = build_model()
+train, val, test = map(load, ("train", "val", "test"))
 callback = SessionCallback()
 model.fit(
-    load("train"),
+    train,
     epochs=arguments.parse_args().epochs,
     initial_epoch=callback.resume(model),
-    validation_data=load("val"),
+    validation_data=val,
     callbacks=[callback],
     verbose=0,
 )
-test = model.evaluate(load("test"), return_dict=True, verbose=0)
-session.finish(lambda folder: model.save(folder / "model.keras"), {"accuracy": test["accuracy"]})
+measured = model.evaluate(test, return_dict=True, verbose=0)
+session.finish(lambda folder: model.save(folder / "model.keras"), {"accuracy": measured["accuracy"]})

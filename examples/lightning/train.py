@@ -13,7 +13,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torchmetrics.classification import MulticlassAccuracy
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import Compose, Grayscale, ToDtype, ToImage
 
@@ -30,6 +31,7 @@ class Digits(LightningModule):
         self.network = nn.Sequential(
             nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, 10)
         )
+        self.val_accuracy, self.test_accuracy = (MulticlassAccuracy(10, average="micro") for _ in range(2))
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
         images, labels = batch
@@ -38,21 +40,26 @@ class Digits(LightningModule):
         return loss
 
     def validation_step(self, batch: list[Tensor], _: int) -> None:
-        self._measure("val_accuracy", *batch)
+        self._measure("val_accuracy", self.val_accuracy, *batch)
 
     def test_step(self, batch: list[Tensor], _: int) -> None:
-        self._measure("accuracy", *batch)
+        self._measure("accuracy", self.test_accuracy, *batch)
 
-    def _measure(self, name: str, images: Tensor, labels: Tensor) -> None:
-        is_right = self.network(images).argmax(dim=1) == labels
-        self.log(name, is_right.float().mean(), sync_dist=True)
+    def _measure(self, name: str, accuracy: MulticlassAccuracy, images: Tensor, labels: Tensor) -> None:
+        accuracy(self.network(images), labels)
+        self.log(name, accuracy)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
 def load(split: str) -> DataLoader:
-    return DataLoader(ImageFolder(DATA / split, READ), batch_size=32, shuffle=split == "train")
+    images = ImageFolder(DATA / split, READ)
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if split == "train":
+        return DataLoader(images, batch_size=32, sampler=DistributedSampler(images, count, rank))
+    # A DistributedSampler would count some images twice, to give each process as many.
+    return DataLoader(Subset(images, range(rank, len(images), count)), batch_size=32)
 
 
 arguments = ArgumentParser()
@@ -62,6 +69,7 @@ seed_everything(1)
 callback = SessionCallback()
 trainer = Trainer(
     strategy="ddp",
+    use_distributed_sampler=False,
     **processes(),
     max_epochs=arguments.parse_args().epochs,
     callbacks=[callback],
@@ -71,8 +79,9 @@ trainer = Trainer(
     enable_progress_bar=False,
     log_every_n_steps=5,
 )
+train, val, test = map(load, ("train", "val", "test"))
 model = Digits()
 model.network(torch.zeros(1, 1, 8, 8))
-trainer.fit(model, load("train"), load("val"), ckpt_path=callback.resume(trainer), weights_only=True)
-trainer.test(model, load("test"), verbose=False)
+trainer.fit(model, train, val, ckpt_path=callback.resume(trainer), weights_only=True)
+trainer.test(model, test, verbose=False)
 session.finish(lambda folder: torch.save(model.state_dict(), folder / "model.pt"), trainer.callback_metrics)

@@ -36,11 +36,14 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
     """Windows of the text in a folder. The target of each is the same window shifted by one character."""
 
     def __init__(self, folder: Path) -> None:
-        text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt")))
+        paths = sorted(folder.glob("*.txt"))
+        if not paths:
+            raise FileNotFoundError(f"{folder} has no *.txt file")
+        text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
         self._codes = torch.tensor(list(text.encode("ascii", "replace")))
 
     def __len__(self) -> int:
-        return (len(self._codes) - 1) // CONTEXT
+        return max(len(self._codes) - 1, 0) // CONTEXT
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         first = index * CONTEXT

@@ -53,6 +53,7 @@ def accuracy(seen: EvalPrediction) -> dict[str, float]:
 arguments = ArgumentParser()
 arguments.add_argument("--epochs", type=int, default=3)
 
+train, val, test = map(Digits, ("train", "val", "test"))
 set_seed(1)
 callback = SessionCallback()
 trainer = Trainer(
@@ -70,11 +71,11 @@ trainer = Trainer(
         report_to="none",
         use_cpu=not torch.cuda.is_available(),
     ),
-    train_dataset=Digits("train"),
-    eval_dataset=Digits("val"),
+    train_dataset=train,
+    eval_dataset=val,
     compute_metrics=accuracy,
     callbacks=[callback],
 )
 trainer.train(resume_from_checkpoint=callback.resume())
-test = trainer.evaluate(Digits("test"), metric_key_prefix="test")
-session.finish(trainer.save_model, {"accuracy": test["test_accuracy"]})
+measured = trainer.evaluate(test, metric_key_prefix="test")
+session.finish(trainer.save_model, {"accuracy": measured["test_accuracy"]})

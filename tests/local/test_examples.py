@@ -21,6 +21,8 @@ MODELS = {
     "transformers": "model.safetensors",
     "keras": "model.keras",
 }
+PROCESSES = {"ddp_script": 4, "lightning": 4}
+"""By which the 270 images of the test split cannot be divided. Two are the default."""
 pytestmark = pytest.mark.slow
 
 
@@ -41,11 +43,13 @@ def command_of(example: str) -> list[str]:
     ["lightning", *(pytest.param(each, marks=THOROUGH) for each in ("ddp_script", "transformers", "keras"))],
 )
 def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str, workspace: Path) -> None:
-    finished = kubetrain(
-        *command_of(example), "--workspace", workspace, "--set", "min_accuracy=0.8", cwd=EXAMPLES / example
-    )
+    settings = ("min_accuracy=0.8", f"workers={PROCESSES.get(example, 2)}")
+    flags = [part for setting in settings for part in ("--set", setting)]
+    finished = kubetrain(*command_of(example), "--workspace", workspace, *flags, cwd=EXAMPLES / example)
     assert finished.exit_code == 0, finished.output
     record = run_json(workspace)
+    right = 270 * record["evaluation"]["metrics"]["accuracy"]
+    assert right == pytest.approx(round(right), abs=1e-3), "each test image counts once"
     assert (Path(record["model"]["path"]) / MODELS[example]).is_file()
     output = TrainingOutput(workspace / "output" / record["run_id"])
     assert "loss" in {name for row in read_metrics(output.metrics) for name in row}

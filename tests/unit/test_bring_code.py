@@ -278,6 +278,14 @@ def test_a_repository_that_git_cannot_list_is_refused(folder: Path) -> None:
         pack_code(folder)
 
 
+def test_a_folder_beside_a_repository_is_not_in_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "repository")
+    assert "train.py" in files_of(Path("../code"))
+
+
 def test_patterns_name_folders_and_paths(folder: Path) -> None:
     (folder / ".kubetrainignore").write_text("/data\nteam/model.py\n")
     assert sorted(files_of(folder)) == ["notes.txt", "train.py"]

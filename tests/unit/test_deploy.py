@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kubetrain_components.bring_code.pack import ALWAYS_IGNORED, WORKSPACE
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_pipelines import images
@@ -197,3 +198,9 @@ def test_images_are_built_under_the_names_that_pipelines_use() -> None:
         ["make", "--dry-run", "images", "IMAGE_BUILDER=docker"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
     assert set(re.findall(r"--tag (\S+)", commands)) == {images.COMPONENTS, *images.TRAINERS.values()}
+
+
+def test_an_image_of_your_own_gets_nothing_that_is_usually_secret() -> None:
+    lines = (ROOT / "examples" / "own_image" / "Dockerfile.dockerignore").read_text().splitlines()
+    ignored = [line for line in lines if not line.startswith("#")]
+    assert ignored == [f"**/{pattern}" for pattern in (*ALWAYS_IGNORED, WORKSPACE)]

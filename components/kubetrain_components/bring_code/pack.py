@@ -131,7 +131,7 @@ def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_in_repository(folder: Path) -> bool:
-    return any((each / ".git").exists() for each in (folder.absolute(), *folder.absolute().parents))
+    return any((each / ".git").exists() for each in (folder.resolve(), *folder.resolve().parents))
 
 
 def _tracked(folder: Path) -> list[str]:
