@@ -43,7 +43,8 @@ session.finish(lambda folder: (folder / "model").write_text(str(total)), {"total
 """
 
 SHOWN = """
-import sys
+import sys, time
+from urllib.error import URLError
 from urllib.request import urlopen
 from kubetrain_trainer import session
 
@@ -51,7 +52,11 @@ def save(step):
     session.save(step, lambda folder: (folder / "state").write_text(""), {"accuracy": 0.75})
 
 def page():
-    return urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read().decode()
+    while True:
+        try:
+            return urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read().decode()
+        except URLError:  # the server has only begun to start
+            time.sleep(0.05)
 
 save(1)
 assert "kubetrain_checkpoint_stall_seconds_count 1" in page()
@@ -92,10 +97,11 @@ def test_the_page_of_metrics_shows_what_a_script_logs_and_saves(tmp_path: Path) 
 
 def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BARE)
-    settings = ("--model-args", '{"layers": 2}')
+    settings = ("--model-args", '{"layers": 2}', "--epochs", "6")
     code, output, message = run(tmp_path, {"script": "train.py", "args": ["--epochs", 3]}, *settings)
     assert code == 0, output
     assert "data /data run run arguments --epochs 3\nsettings {'layers': 2}\n" in output
+    assert "epochs=6: without effect, unless the entry reads KUBETRAIN_CONFIG\n" in output
     result = TrainingOutput(tmp_path / "run")
     assert message == result.read_result()
     assert result.verify_result(message).manifest["world_size"] == 1

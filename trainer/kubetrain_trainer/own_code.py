@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, resumable_checkpoints
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.entry_point import Arguments
@@ -33,6 +34,13 @@ REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\())|\$\((?P<name>[A-Za-z_.-][\w.-]
 A $$ elsewhere is a shell's."""
 
 
+USED_FOR_ANY_ENTRY = {
+    *("entry", "model_args", "resume_from", "keep_checkpoints", "metric", "metric_mode", "metrics_port"),
+    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint"),
+}
+"""Settings that mean something beside an entry. The others are for kubetrain's own loop."""
+
+
 def train_with_own_code(arguments: Arguments, framework: str) -> None:
     """Run the entry, and accept its end as success only with a model."""
     output, role, succeeded = arguments.output, own_role(), threading.Event()
@@ -40,6 +48,7 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     entry = own_entry(arguments)
     if role.is_chief:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+        say_what_only_the_entry_can_use(arguments.config)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
         forget_model(output, role)
@@ -50,6 +59,13 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     if role.is_chief:
         report_result(output.read_result() or {})
     succeeded.set()
+
+
+def say_what_only_the_entry_can_use(config: TrainConfig) -> None:
+    defaults = TrainConfig().to_dict()
+    given = {name: value for name, value in config.to_dict().items() if value != defaults[name]}
+    if unused := [f"{name}={value}" for name, value in given.items() if name not in USED_FOR_ANY_ENTRY]:
+        print(f"{', '.join(unused)}: without effect, unless the entry reads KUBETRAIN_CONFIG", flush=True)
 
 
 def own_entry(arguments: Arguments) -> Entry:
