@@ -19,6 +19,7 @@ from kubetrain_trainer.packed_names import PackedNames
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.loading import Loader
+from kubetrain_trainer.sample_keys import keys_of
 
 CLASSES = 1000
 BATCHES = 40
@@ -34,7 +35,7 @@ def main() -> None:
         config = TrainConfig(image_size=32, loader_workers=arguments.processes)
         loader = Loader(StoredImages(images, config), config, ProcessRole(), torch.device("cpu"))
         began = time.perf_counter()
-        batches = loader.load([[0]] * BATCHES)
+        batches = loader.load([keys_of([0])] * BATCHES)
         next(batches)
         seconds = time.perf_counter() - began
         own = [process.memory_full_info().uss / 1e6 for process in psutil.Process().children(recursive=True)]

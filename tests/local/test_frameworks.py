@@ -408,6 +408,21 @@ for shard in (folder / "tar_shards" / "train").glob("*.tar"):
     os.truncate(shard, 600)
 assert_rejected(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
 
+class Broken:
+    def __len__(self):
+        return 3
+    def load(self, index):
+        is_first = tf.debugging.assert_less(index, tf.constant(1, tf.int64), "my record is broken")
+        with tf.control_dependencies([is_first]):
+            return tf.cast(index, tf.float32), tf.identity(index)
+
+try:
+    list(load(Broken(), [keys_of([0, 1])]))
+except tf.errors.InvalidArgumentError as error:
+    assert "my record is broken" in str(error), error
+else:
+    raise AssertionError("a broken record was loaded")
+
 opened = []
 class Unavailable(ShardCache):
     def open(self, shard):

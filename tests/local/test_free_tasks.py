@@ -88,6 +88,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "nan-step": ({}, "the gradient is nan at step 3"),
     "losses-step": ({}, "the loss that the task's own step returned has shape (8,)"),
+    "late-sampler": (
+        {"loader_workers": 2},
+        "sampler(2) returned 10 samples, but sampler(0) 45: return the same number for each epoch",
+    ),
     "random-sampler": ({}, "sampler(0) returned other samples when it was called again"),
 }
 RESUMED = {"optimizers": 4, "sized": 8, "batches": 8, "stream": 12, "gan": 4}
@@ -227,6 +231,10 @@ def test_the_next_epoch_is_loaded_before_this_one_ends(folder: Path, outcomes: M
     assert [order.index(f"epoch {epoch}") < order.index(f"step {6 * epoch - 1}") for epoch in (1, 2)] == [True] * 2
     assert order[-1] == "step 18"
     assert "epoch 3" not in order
+
+
+def test_what_the_next_epoch_lacks_is_an_error_after_this_one(folder: Path, outcomes: Mapping[str, str]) -> None:
+    assert steps_of(folder, "refused-late-sampler")[-1]["step"] == 12
 
 
 def test_max_steps_is_the_whole_training_if_the_data_has_no_length(folder: Path, outcomes: Mapping[str, str]) -> None:

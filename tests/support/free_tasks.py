@@ -335,6 +335,7 @@ TASKS = {
     "head": lambda config: plain(config, model=WithHead()),
     "head-found": lambda config: plain(config, model=WithHead(), find_unused_parameters=True),
     "metrics": lambda config: plain(config, metrics=whole_split_metrics()),
+    "late-sampler": lambda config: plain(config, sampler=lambda epoch: range(SAMPLES if epoch < 2 else 10)),
     "random-sampler": lambda config: plain(config, sampler=lambda epoch: torch.randperm(SAMPLES)),
     "one-optimizer": lambda config: plain(config, optimizer=lambda model: torch.optim.Adam(model[0].parameters())),
     "evaluating": lambda config: plain(config, model=Recording(4, 2).eval()),  # as libraries return them,

@@ -214,6 +214,13 @@ def test_a_stream_resumes_with_other_processes_in_the_same_epoch_or_after_it() -
     assert plan.resumed(TrainingProgress(epoch=1, samples_in_epoch=96)).epoch == 2
 
 
+def test_a_stream_without_a_length_takes_all_its_steps_with_other_processes() -> None:
+    config = TrainConfig(batch_size=8, max_steps=24, epochs=3)
+    plan = stream_plan(None, config, world_size=1)
+    resumed = plan.resumed(TrainingProgress(step=5, samples_in_epoch=5 * 16))  # by two processes
+    assert len(list(remaining_batches(plan, config, resumed, rank=0))) == 19
+
+
 def progress(step: int, epoch: int, samples: int) -> TrainingProgress:
     return TrainingProgress(step=step, epoch=epoch, samples_in_epoch=samples, samples_seen=0)
 

@@ -92,15 +92,32 @@ def test_each_process_reads_about_its_share_of_the_shards() -> None:
     assert max(map(len, read)) < 0.25 * 400
 
 
-def test_shards_are_announced_a_group_before_they_are_read() -> None:
-    announced: list[str] = []
-
+def recording(announced: list[str], shards: int) -> ShardGroups:
     class Cache(ShardCache):
         def announce(self, shards: object) -> None:
             announced.extend(shard.key for shard in shards)  # type: ignore[attr-defined]
 
-    some = groups([10] * 100)
-    recorded = ShardGroups(replace(some.cached, cache=Cache(Path("/absent"), TRAINING)), some.group_bytes)
+    some = groups([10] * shards)
+    return ShardGroups(replace(some.cached, cache=Cache(Path("/absent"), TRAINING)), some.group_bytes)
+
+
+def test_the_next_epoch_announces_each_shard_again() -> None:
+    """Also one that is still in use: the cache keeps longest what was announced last."""
+    announced: list[str] = []
+    recorded = recording(announced, 12)
+    orders = [recorded.order(0, epoch)[:] for epoch in range(5)]
+    keys = [
+        [(epoch, index) for index in order[first : first + 10]]
+        for epoch, order in enumerate(orders)
+        for first in range(0, 120, 10)
+    ]
+    assert len(list(recorded.read_ahead(keys, processes=1))) == 60
+    assert sorted(announced) == sorted([f"train/{number}.tar" for number in range(12)] * 5)
+
+
+def test_shards_are_announced_a_group_before_they_are_read() -> None:
+    announced: list[str] = []
+    recorded = recording(announced, 100)
     order = recorded.order(0, 0)
     ahead = recorded.read_ahead([keys_of(order[first : first + 10]) for first in range(0, 1000, 10)], processes=1)
     for number, batch in enumerate(ahead):

@@ -65,10 +65,11 @@ class ShardGroups:
         """Yield the batches of one of several processes, and announce the shards of those that follow: as many as it
         reads while a group is in use."""
         most = self._group_samples // processes
-        window, samples, used = deque[tuple[Sequence[Key], list[int]]](), 0, Counter[int]()
+        window, samples, used = deque[tuple[Sequence[Key], list[Key]]](), 0, Counter[Key]()
         for batch in batches:
-            shards = list(dict.fromkeys(self.cached.shard_of(index) for _, index in batch))
-            if new := [number for number in shards if not used[number]]:
+            # The next epoch announces a shard again, because the cache keeps longest what was announced last.
+            shards = list(dict.fromkeys((epoch, self.cached.shard_of(index)) for epoch, index in batch))
+            if new := [number for epoch, number in shards if not used[epoch, number]]:
                 self.cached.cache.announce(self.cached.shards[number] for number in new)
             used.update(shards)
             window.append((batch, shards))

@@ -17,6 +17,8 @@ class StreamPlan:
     steps_per_epoch: int
     batch_size: int
     world_size: int
+    is_endless: bool = False
+    """True if epochs only divide the steps of the training."""
 
     @property
     def global_batch(self) -> int:
@@ -30,7 +32,13 @@ class StreamPlan:
         return len(range(start, self.size, self.global_batch))
 
     def resumed(self, progress: TrainingProgress) -> TrainingProgress:
-        """Return where to resume: at the next epoch if fewer processes have a smaller one, which is over."""
+        """Return where to resume: at the next epoch if fewer processes have a smaller one, which is over.
+
+        Without a length of the data, only the steps say where.
+        """
+        if self.is_endless:
+            epoch, steps = divmod(progress.step, self.steps_per_epoch)
+            return replace(progress, epoch=epoch, samples_in_epoch=steps * self.global_batch)
         if progress.samples_in_epoch >= self.size:
             return replace(progress, epoch=progress.epoch + 1, samples_in_epoch=0)
         return progress
@@ -72,4 +80,6 @@ def stream_plan(size: int | None, config: TrainConfig, world_size: int) -> Strea
         )
     global_batch = config.global_batch(world_size)
     steps = -(-config.max_steps // config.epochs) if size is None else max(1, size // global_batch)
-    return StreamPlan(steps_per_epoch=steps, batch_size=config.batch_size, world_size=world_size)
+    return StreamPlan(
+        steps_per_epoch=steps, batch_size=config.batch_size, world_size=world_size, is_endless=size is None
+    )

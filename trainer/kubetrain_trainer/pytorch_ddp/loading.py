@@ -72,6 +72,7 @@ class Loader:
         """Yield the batches of samples with these keys, in this order."""
         ahead = self._groups.read_ahead(batches, self._role.world_size) if self._groups else batches
         batches, self._keys.batches = tee(ahead)
+        self._keys.failure = None
         with own_messages():
             loaded = zip(batches, self._loader, strict=True)
             if self._device.type == "cpu" and not getattr(self._samples, "device_decodes", False):
@@ -80,6 +81,8 @@ class Loader:
             else:
                 for keys, bringing in brought_ahead(loaded, self._device):
                     yield self._delivered(bringing, keys)
+        if self._keys.failure:
+            raise self._keys.failure
 
     def _delivered(self, bringing: Bringing, keys: Sequence[Key]) -> Loaded:
         try:
@@ -105,9 +108,14 @@ class Keys:
     """The keys of the samples of each batch, which the loader reads a few batches ahead, also over ends of epochs."""
 
     batches: Iterable[Sequence[Key]] = ()
+    failure: Exception | None = None
+    """What a task's sampler raised for the next epoch, which has to wait until the batches before are used."""
 
     def __iter__(self) -> Iterator[Sequence[Key]]:
-        return iter(self.batches)
+        try:
+            yield from self.batches
+        except Exception as error:  # noqa: BLE001 - a task's own function may raise any
+            self.failure = error
 
 
 class Delivery:

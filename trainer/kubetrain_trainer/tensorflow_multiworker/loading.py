@@ -60,12 +60,14 @@ def leave_out_damaged(samples: Any, candidates: Iterable[int]) -> bool:
     """
     for index in candidates:
         try:
-            samples.load(tf.constant(index))
+            samples.load(tf.constant(index, tf.int64))
         except DamagedImage as damage:
             if not hasattr(samples, "left_out"):
                 raise
             samples.left_out.add(index, damage)
             return True
+        except Exception:  # noqa: BLE001 - a task's own function may raise any, and the graph's error says more
+            return False
     return False
 
 
@@ -101,7 +103,7 @@ class Awaited:
 
 
 def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> Iterator[tuple[Any, Any]]:
-    """Read one dataset for each epoch and batch size. All batches of an epoch except the last have the same size."""
+    """Read one dataset per epoch and batch size. All batches of an epoch except the last have the same size."""
     # What is taken at once counts as read, so that a small cache might lose its shards too early.
     at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
     for (epoch, size), group in groupby(batches, key=epoch_and_size):
