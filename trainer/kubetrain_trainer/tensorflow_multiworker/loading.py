@@ -115,7 +115,7 @@ def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> 
 
 
 def epoch_and_size(batch: Sequence[Key]) -> tuple[int, int]:
-    [(epoch, _), *_] = batch
+    epoch, _ = batch[0]
     return epoch, len(batch)
 
 
