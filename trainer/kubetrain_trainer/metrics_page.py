@@ -54,20 +54,19 @@ class MetricsPage:
     def show_logged(self, values: Mapping[str, float]) -> None:
         """Show what a script logs under names of its own."""
         own = {name: value for name, value in values.items() if name not in GAUGES}
-        self._logged = [*_labeled("logged", "Numbers that the script logged last.", own)]
+        self._logged = [*_labeled("logged", "gauge", "Numbers that the script logged last.", "metric", own)]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()
         self._stalls = (self._stalls[0] + stall_seconds, self._stalls[1] + 1)
         if metrics:
             meaning = "Metrics of the most recent evaluation on the validation split."
-            self._validation = [*_labeled("validation", meaning, metrics)]
+            self._validation = [*_labeled("validation", "gauge", meaning, "metric", metrics)]
 
     def show_time(self, seconds: Mapping[str, float]) -> None:
-        self._time = [
-            _head("time_seconds_total", "counter", "Time of the training by what it was spent on, over all starts."),
-            *(_sample("time_seconds_total", {"cause": cause}, round(each, 3)) for cause, each in seconds.items()),
-        ]
+        meaning = "Time of the training by what it was spent on, over all starts."
+        rounded = {cause: round(each, 3) for cause, each in seconds.items()}
+        self._time = [*_labeled("time_seconds_total", "counter", meaning, "cause", rounded)]
 
     def text(self) -> str:
         parts = (self._constant, self._newest, self._logged, self._time, self._validation, self._checkpoints())
@@ -91,11 +90,11 @@ def _skipped(steps: int) -> tuple[str, str]:
     return _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, steps)
 
 
-def _labeled(name: str, meaning: str, values: Mapping[str, float]) -> Iterator[str]:
+def _labeled(name: str, kind: str, meaning: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
     if values:
-        yield _head(name, "gauge", meaning)
-    for metric, value in values.items():
-        yield _sample(name, {"metric": metric}, value)
+        yield _head(name, kind, meaning)
+    for text, value in values.items():
+        yield _sample(name, {label: text}, value)
 
 
 def _slow_processes(stragglers: Sequence[Mapping[str, Any]]) -> Iterator[str]:

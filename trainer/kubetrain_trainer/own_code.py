@@ -62,9 +62,8 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
 
 
 def say_what_only_the_entry_can_use(config: TrainConfig) -> None:
-    defaults = TrainConfig().to_dict()
-    given = {name: value for name, value in config.to_dict().items() if value != defaults[name]}
-    if unused := [f"{name}={value}" for name, value in given.items() if name not in USED_FOR_ANY_ENTRY]:
+    given = config.changed_settings().items()
+    if unused := [f"{name}={value}" for name, value in given if name not in USED_FOR_ANY_ENTRY]:
         print(f"{', '.join(unused)}: without effect, unless the entry reads KUBETRAIN_CONFIG", flush=True)
 
 

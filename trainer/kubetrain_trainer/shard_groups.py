@@ -65,7 +65,7 @@ class ShardGroups:
         """Yield the batches of one of several processes, and announce the shards of those that follow: as many as it
         reads while a group is in use."""
         most = self._group_samples // processes
-        window, samples, used = deque[tuple[Sequence[Key], list[Key]]](), 0, Counter[Key]()
+        window, samples, used = deque[tuple[Sequence[Key], list[tuple[int, int]]]](), 0, Counter[tuple[int, int]]()
         for batch in batches:
             # The next epoch announces a shard again, because the cache keeps longest what was announced last.
             shards = list(dict.fromkeys((epoch, self.cached.shard_of(index)) for epoch, index in batch))

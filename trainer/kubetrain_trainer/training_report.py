@@ -79,9 +79,10 @@ class TrainingReport:
         times = [StepTimes(*each) for each in self._group.gather_all(self._own_time.read())]
         wait_share = max(each.data_share for each in times)  # all wait for the one that waits longest for data
         seconds_left = self.window.seconds_for(self._total_steps - progress.step)
-        waited = wait_share * self.window.seconds
+        seconds = self.window.seconds
+        waited = wait_share * seconds
         self._waited += waited
-        self._seconds += self.window.seconds
+        self._seconds += seconds
         self.window.restart()
         if not self._group.role.is_chief:
             return

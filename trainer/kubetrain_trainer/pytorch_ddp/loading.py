@@ -23,7 +23,7 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import Bringing, brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.jpeg_files import UndecodedFiles
 from kubetrain_trainer.pytorch_ddp.structures import to_device
-from kubetrain_trainer.sample_keys import Key, keys_of
+from kubetrain_trainer.sample_keys import Key, batches_of, keys_of
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.shard_groups import ShardGroups
 
@@ -95,8 +95,8 @@ class Loader:
 
     def load_split(self) -> Iterator[Loaded]:
         """Yield this process's part of the samples, each once."""
-        indices, size = evaluation_indices(self.size, self._role.rank, self._role.world_size), self._config.batch_size
-        return self.load(keys_of(indices[first : first + size]) for first in range(0, len(indices), size))
+        indices = evaluation_indices(self.size, self._role.rank, self._role.world_size)
+        return self.load(batches_of(indices, self._config.batch_size))
 
     def first_inputs(self) -> Any:
         """Return the inputs of two samples, for a trial."""
@@ -109,7 +109,7 @@ class Keys:
 
     batches: Iterable[Sequence[Key]] = ()
     failure: Exception | None = None
-    """What a task's sampler raised for the next epoch, which has to wait until the batches before are used."""
+    """The exception of a task's sampler for the next epoch. The batches before it are delivered first."""
 
     def __iter__(self) -> Iterator[Sequence[Key]]:
         try:

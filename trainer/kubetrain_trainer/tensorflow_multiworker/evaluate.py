@@ -5,7 +5,7 @@ python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --ou
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from kubetrain_trainer.latest_model import Metrics, measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.sample_keys import keys_of
+from kubetrain_trainer.sample_keys import batches_of
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
@@ -104,10 +104,10 @@ def predictions(
     task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, group: Group
 ) -> Iterator[list[Predicted]]:
     """Yield a batch of each replica of this process at a time, and at the end those that are left."""
-    size = config.batch_size
-    batches = [keys_of(indices[first : first + size]) for first in range(0, len(indices), size)]
+    batches, ahead = tee(batches_of(indices, config.batch_size))
     predict_in_replicas = predictor(task.model, preparation(samples), group.strategy)
-    loaded = zip(load(samples, batches, task.collate, processes=group.role.world_size), batches, strict=True)
+    # What is loaded comes first: until then, TensorFlow's thread may be computing the batches.
+    loaded = zip(load(samples, ahead, task.collate, processes=group.role.world_size), batches, strict=True)
     while step := list(islice(loaded, group.local_replicas)):
         inputs = [inputs for (inputs, _), _ in step]
         # A replica without a batch computes one that is not counted: not every model takes an empty batch.

@@ -13,7 +13,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
-from kubetrain_trainer.sample_keys import keys_of
+from kubetrain_trainer.sample_keys import batches_of
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_weights
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predict, probabilities
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
@@ -44,9 +44,8 @@ class Loaded(LoadedModel):
         load_weights(folder / EXPORT_FILE, self.network)
 
     def outputs_of_images(self, images: Sequence[Any]) -> tf.Tensor:
-        samples, size = StoredImages(given_images(images, png_of), self.config), self.config.batch_size
-        numbers = range(len(samples))
-        batches = [keys_of(numbers[first : first + size]) for first in range(0, len(samples), size)]
+        samples = StoredImages(given_images(images, png_of), self.config)
+        batches = batches_of(range(len(samples)), self.config.batch_size)
         return tf.concat(
             [self.outputs_of_batch(samples.prepare(pixels)) for pixels, _ in load(samples, batches)], axis=0
         )
