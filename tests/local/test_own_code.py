@@ -60,7 +60,8 @@ def page():
 
 save(1)
 assert "kubetrain_checkpoint_stall_seconds_count 1" in page()
-session.log(2, loss=0.5, own_metric=0.25)
+session.log(2, loss=0.5, skipped_steps=3)
+session.log(2, own_metric=0.25)
 save(2)
 print(page())
 session.finish(lambda folder: (folder / "model").write_text(""), {"accuracy": 0.75})
@@ -92,16 +93,17 @@ def test_the_page_of_metrics_shows_what_a_script_logs_and_saves(tmp_path: Path) 
     assert code == 0, output
     shown = output.splitlines()
     assert {"kubetrain_loss 0.5", 'kubetrain_logged{metric="own_metric"} 0.25'} <= {*shown}
+    assert "kubetrain_skipped_steps_total 3.0" in shown and 'metric="skipped_steps"' not in output
     assert {"kubetrain_checkpoint_stall_seconds_count 2", 'kubetrain_validation{metric="accuracy"} 0.75'} <= {*shown}
 
 
 def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BARE)
-    settings = ("--model-args", '{"layers": 2}', "--epochs", "6")
+    settings = ("--model-args", '{"layers": 2}', "--epochs", "6", "--data", "synthetic")
     code, output, message = run(tmp_path, {"script": "train.py", "args": ["--epochs", 3]}, *settings)
     assert code == 0, output
     assert "data /data run run arguments --epochs 3\nsettings {'layers': 2}\n" in output
-    assert "epochs=6: without effect, unless the entry reads KUBETRAIN_CONFIG\n" in output
+    assert "epochs=6: without effect, unless the entry reads KUBETRAIN_CONFIG" in output.splitlines()
     result = TrainingOutput(tmp_path / "run")
     assert message == result.read_result()
     assert result.verify_result(message).manifest["world_size"] == 1
@@ -275,6 +277,18 @@ def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
     assert code == 143
     assert "stopped before the end without session.save()" in output
     assert TrainingOutput(tmp_path / "run").read_result() is None
+
+
+def test_the_save_of_a_session_that_has_to_stop_begins_no_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal\nfrom kubetrain_trainer import session\n"
+        "session.should_stop()\nos.kill(os.getpid(), signal.SIGTERM)\nassert session.should_stop()\n"
+        "session.save(1, lambda folder: (folder / 'state').touch(), {'accuracy': 0.5})\n"
+    )
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 143, output
+    assert [saved.step for saved in complete_checkpoints(TrainingOutput(tmp_path / "run").checkpoints)] == [1]
+    assert not TrainingOutput(tmp_path / "run").tensorboard.exists()
 
 
 def test_the_checkpoint_that_an_attempt_saved_itself_proves_its_end(tmp_path: Path) -> None:

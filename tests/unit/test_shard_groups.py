@@ -1,5 +1,6 @@
 """The order in which shards are read through a cache that is smaller than the data."""
 
+import tracemalloc
 from array import array
 from dataclasses import replace
 from itertools import accumulate, chain
@@ -92,6 +93,9 @@ def test_each_process_reads_about_its_share_of_the_shards() -> None:
     assert max(map(len, read)) < 0.25 * 400
 
 
+FIRST = range(0, 1000, 50)
+
+
 def recording(announced: list[str], shards: int) -> ShardGroups:
     class Cache(ShardCache):
         def announce(self, shards: object) -> None:
@@ -113,6 +117,20 @@ def test_the_next_epoch_announces_each_shard_again() -> None:
     ]
     assert len(list(recorded.read_ahead(keys, processes=1))) == 60
     assert sorted(announced) == sorted([f"train/{number}.tar" for number in range(12)] * 5)
+
+
+def test_reading_ahead_forgets_epochs_that_are_over() -> None:
+    def most_bytes(epochs: int) -> int:
+        recorded = recording([], 100)
+        batches = ([(epoch, index) for index in range(first, first + 50)] for epoch in range(epochs) for first in FIRST)
+        tracemalloc.start()
+        for _ in recorded.read_ahead(batches, processes=1):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    assert most_bytes(200) < most_bytes(10) + 1e6, "20,000 keys would take 2 MB"
 
 
 def test_shards_are_announced_a_group_before_they_are_read() -> None:

@@ -23,6 +23,7 @@ GAUGES = {
     "shard_waits": "How often a reader in this pod had to wait for a shard.",
     "gpu_memory_peak_bytes": "Peak GPU memory of this process.",
 }
+SKIPPED = "skipped_steps"
 QUANTILES = (0.5, 0.9, 0.99)
 Labels = Mapping[str, object]
 
@@ -48,12 +49,12 @@ class MetricsPage:
     ) -> None:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
-        counter = _skipped(row.get("skipped_steps", 0))
+        counter = _skipped(row.get(SKIPPED, 0))
         self._newest = [*gauges, *counter, *_slow_processes(stragglers), *(_step_times(window) if window else ())]
 
     def show_logged(self, values: Mapping[str, float]) -> None:
         """Show what a script logs under names of its own."""
-        own = {name: value for name, value in values.items() if name not in GAUGES}
+        own = {name: value for name, value in values.items() if name not in (*GAUGES, SKIPPED)}
         self._logged = [*_labeled("logged", "gauge", "Numbers that the script logged last.", "metric", own)]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
@@ -87,7 +88,7 @@ class MetricsPage:
 
 def _skipped(steps: int) -> tuple[str, str]:
     """Return the counter, also before steps are reported, because Prometheus sees no increase in its first value."""
-    return _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, steps)
+    return _metric(f"{SKIPPED}_total", "counter", "Steps skipped because of NaN or infinity.", {}, steps)
 
 
 def _labeled(name: str, kind: str, meaning: str, label: str, values: Mapping[str, float]) -> Iterator[str]:

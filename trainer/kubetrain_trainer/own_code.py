@@ -29,14 +29,14 @@ from kubetrain_trainer.training_output import TrainingOutput
 PLACE = r"\$(?P<brace>\{)?(?P<place>KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(brace)\})"
 """A variable of the places below, as a shell writes it: $KUBETRAIN_DATA or ${KUBETRAIN_DATA}."""
 REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\())|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)|{PLACE}")
-"""Those, and what Kubernetes replaces in commands: any variable as $(NAME), and $$( by $(.
+"""These variables, and what Kubernetes replaces in commands: any variable as $(NAME), and $$( by $(.
 
 A $$ elsewhere is a shell's."""
 
 
 USED_FOR_ANY_ENTRY = {
     *("entry", "model_args", "resume_from", "keep_checkpoints", "metric", "metric_mode", "metrics_port"),
-    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint"),
+    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint", "data"),
 }
 """Settings that mean something beside an entry. The others are for kubetrain's own loop."""
 

@@ -162,7 +162,8 @@ class Session:
         with saving():
             saved = self._last = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
             remove_superseded(saved, self._config)
-        self._chiefs_report(step).show_checkpoint(metrics, time.perf_counter() - began)
+        if not self._is_stopping:  # nothing will read it, and a report that only begins now would have to be ended
+            self._chiefs_report(step).show_checkpoint(metrics, time.perf_counter() - began)
         print(f"saved {saved.name}", flush=True)
         return self._output.stopped_result(saved)
 
@@ -203,6 +204,7 @@ class Report:
         self._events = EventFile(output.tensorboard, resumed_step)
         self._metrics = MetricsLog(output.metrics, resumed_step)
         self._page = MetricsPage(output.path.name, world_size, self._events.restarts)
+        self._newest: dict[str, float] = {}
         log_to_mlflow(config, output)
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
@@ -211,8 +213,9 @@ class Report:
         row = {"step": step, **values}
         self._metrics.append(row)
         self._events.append(row)
-        self._page.show_steps(row)
-        self._page.show_logged(values)
+        self._newest |= row  # a script may log the training and the validation apart
+        self._page.show_steps(self._newest)
+        self._page.show_logged(self._newest)
         print(format_progress(**row), flush=True)
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:

@@ -77,6 +77,9 @@ class ShardGroups:
             while samples > most:
                 first, shards = window.popleft()
                 used.subtract(shards)
+                for each in shards:  # a training has many epochs
+                    if not used[each]:
+                        del used[each]
                 samples -= len(first)
                 yield first
         yield from (batch for batch, _ in window)
