@@ -3,13 +3,13 @@
 import ipaddress
 from urllib.parse import urlsplit
 
-PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def bypasses_proxy(url: str, no_proxy: str) -> bool:
     """Return True if requests to this URL go directly: to this machine, or to a host that NO_PROXY excludes."""
     parts = urlsplit(url)
-    host, port = (parts.hostname or "").rstrip("."), parts.port or PORTS[parts.scheme]
+    host, port = (parts.hostname or "").rstrip("."), parts.port or DEFAULT_PORTS[parts.scheme]
     entries = (entry.strip().lower() for entry in no_proxy.split(","))
     return _is_local(host) or any(_matches(entry, host, port) for entry in entries if entry)
 

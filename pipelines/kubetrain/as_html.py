@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kubetrain.status import Status
 from kubetrain_components.durations import describe_seconds
+from kubetrain_components.run.shown_number import number
 
 COLORS = {"succeeded": "#2e7d32", "failed": "#c62828", "canceled": "#c62828", "running": "#1565c0"}
 """Readable on light and dark pages. Other states have the color of the text."""
@@ -18,7 +19,7 @@ def run_page(heading: str, status: Status, metrics: Mapping[str, float | None], 
         link: The address of the run's page; may be empty.
     """
     stages = ((escape(each.name), _state(each.state), describe_seconds(each.seconds)) for each in status.stages)
-    numbers = ((escape(name), "not a number" if value is None else f"{value:.4g}") for name, value in metrics.items())
+    numbers = ((escape(name), number(value)) for name, value in metrics.items())
     parts = [
         f"<p><b>{escape(heading)}</b>: {_state(status.state)}, {describe_seconds(status.seconds)}</p>",
         _table(stages),

@@ -8,6 +8,7 @@ from rich.console import Console
 from kubetrain.as_html import embedded_page, run_page
 from kubetrain.login import FilePath, as_path
 from kubetrain.status import Stage, Status
+from kubetrain_components import WORKSPACE
 from kubetrain_components.run.stages import EVALUATE
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.requested_run import run_requested
@@ -41,7 +42,7 @@ class LocalRun:
 def run_local(
     pipeline: str = "train-pytorch",
     *,
-    workspace: FilePath = "kubetrain-workspace",
+    workspace: FilePath = WORKSPACE,
     code: FilePath | None = None,
     params: FilePath | None = None,
     **parameters: Any,

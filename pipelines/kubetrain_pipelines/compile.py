@@ -70,7 +70,7 @@ def _load(path: str) -> Any:
         raise InvalidSetting(f"{path} is not a pipeline: {error}") from error
 
 
-def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str, bytes]:
+def compiled_pipelines(output_format: OutputFormat) -> dict[str, bytes]:
     """Return the content of each file by its name.
 
     Raises:
@@ -107,7 +107,7 @@ def _compile(pipeline: Any, path: Path, **options: Any) -> None:
         ) from error
 
 
-def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> list[str]:
+def write_compiled(folder: Path, output_format: OutputFormat) -> list[str]:
     """Write the files that changed. Return what was done, and which files must be deleted by hand."""
     compiled = {folder / name: content for name, content in compiled_pipelines(output_format).items()}
     try:
@@ -122,7 +122,7 @@ def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -
     return [*(f"wrote {path}" for path in changed), *_extra_files(folder, compiled)]
 
 
-def check_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> None:
+def check_compiled(folder: Path, output_format: OutputFormat) -> None:
     """
     Raises:
         CompiledFilesDiffer: if a file is missing, stale or extra, with the differences and what to do about them.

@@ -5,6 +5,7 @@ from typing import Any
 from kfp import dsl, kubernetes
 
 from kubetrain_components import OUTPUT_PATH
+from kubetrain_components.jobs.annotations import KEPT_ON_ITS_NODE
 from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_pipelines import images
 
@@ -35,7 +36,8 @@ def with_own_resources(task: dsl.PipelineTask) -> dsl.PipelineTask:
 def as_launcher(task: dsl.PipelineTask) -> dsl.PipelineTask:
     """Protect a step that follows a job from eviction, which would fail the run."""
     kubernetes.add_pod_label(task, "kubetrain/launcher", "true")  # selected by deploy/launcher
-    kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+    for name, value in KEPT_ON_ITS_NODE.items():
+        kubernetes.add_pod_annotation(task, name, value)
     return task
 
 

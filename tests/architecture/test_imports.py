@@ -256,7 +256,7 @@ def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
     imported = imports_of(SOURCES[PIPELINES] / f"{name}.py")
     assert foreign(imported) <= {"kfp"}
     from_components = {module for module in imported if module.startswith(f"{COMPONENTS}.")}
-    constants = {f"{COMPONENTS}.object_store.credentials", f"{COMPONENTS}.run.stages"}
+    constants = {f"{COMPONENTS}.{name}" for name in ("object_store.credentials", "run.stages", "jobs.annotations")}
     assert all(module.endswith(".component") for module in from_components - constants)
 
 

@@ -50,11 +50,23 @@ def check_entry(entry: Entry) -> str:
         SyntaxError: if a script is not Python.
     """
     for each in _entries(entry):
-        if each.command and shutil.which(each.command[0]) is None:
-            raise InvalidSetting(f"entry: there is no program '{each.command[0]}' where the training runs")
+        if each.command:
+            check_program(each.command[0])
     for script in scripts_of(entry):
         _check_script(script)
     return f"'{entry.name}' can start"
+
+
+def check_program(name: str) -> None:
+    if shutil.which(name) is None:
+        raise InvalidSetting(f"entry: there is no program '{name}' where the training runs")
+
+
+def existing_script(name: str) -> Path:
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise InvalidSetting(f"entry: there is no script '{name}' in {Path.cwd()}, where the training runs")
+    return path
 
 
 def scripts_of(entry: Entry) -> list[str]:
@@ -80,11 +92,9 @@ def _script_of(command: Sequence[str]) -> str:
 
 
 def _check_script(script: str) -> None:
-    path = Path(script)
-    if not path.is_file():
-        raise InvalidSetting(f"entry: there is no script '{script}' in {Path.cwd()}, where the training runs")
+    path = existing_script(script)
     text = path.read_text()
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(path.parent))
     missing = sorted({name for name in _imported(ast.parse(text, script)) if importlib.util.find_spec(name) is None})
     if missing and "sys.path" not in text:  # which may add the folders that have them
         raise InvalidSetting(

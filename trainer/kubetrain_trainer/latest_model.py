@@ -29,7 +29,7 @@ Measure = Callable[[ModelFolder, TrainConfig], Metrics]
 """A function that evaluates a model, which was trained with these settings."""
 
 
-def note_fetched(folder: Path, version: str, problem: str = "") -> None:
+def note_fetched(folder: Path, version: str, problem: str) -> None:
     write_json(folder / FETCHED, {"version": version, "problem": problem})
 
 

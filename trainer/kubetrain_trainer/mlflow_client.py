@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ class LoggedRun:
 
 
 class MlflowClient:
-    def __init__(self, address: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, address: str, environment: Mapping[str, str]) -> None:
         """
         Args:
             environment: The variables of MLflow's own client, which hold the credentials.

@@ -5,15 +5,14 @@ import logging
 import os
 import re
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from kubetrain_trainer.check_script import check_program, existing_script
 from kubetrain_trainer.checkpoint_layout import Checkpoint, resumable_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
@@ -123,9 +122,7 @@ def with_variables(arguments: Sequence[str], variables: Mapping[str, str] = os.e
 
 
 def _run_script(entry: Entry) -> None:
-    path = Path(entry.script).resolve()
-    if not path.is_file():
-        raise InvalidSetting(f"entry: there is no script '{entry.script}' in {Path.cwd()}, where the training runs")
+    path = existing_script(entry.script)
     sys.argv = [entry.script, *with_variables(entry.args)]
     sys.path.insert(0, str(path.parent))
     logging.getLogger().handlers.clear()  # otherwise logging.basicConfig() of the script would do nothing
@@ -137,8 +134,7 @@ def _run_script(entry: Entry) -> None:
 
 
 def _run_command(entry: Entry) -> None:
-    if shutil.which(entry.command[0]) is None:
-        raise InvalidSetting(f"entry: there is no program '{entry.command[0]}' where the training runs")
+    check_program(entry.command[0])
     if code := run_program(with_variables(entry.command)):
         sys.exit(code if code > 0 else 128 - code)
 

@@ -59,7 +59,7 @@ class StackSample:
         return f"{waits}: look for another process that hangs"
 
 
-def sample_stack(*, on_gpu: bool = False, is_alone: bool = False) -> StackSample:
+def sample_stack(*, on_gpu: bool, is_alone: bool) -> StackSample:
     """Sample the stack of the thread that does the training's current work."""
     main = threading.main_thread().ident or 0
     stacks = {

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubetrain_components import WORKSPACE
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.run.code_commit import write_commit
 from kubetrain_trainer.errors import InvalidSetting
@@ -53,8 +54,6 @@ ALWAYS_IGNORED = (
     ".pypirc",
 )
 """Never packed, in upper or lower case: what Python and git make, and what is usually secret."""
-WORKSPACE = "kubetrain-workspace"
-"""The folder of local runs, unless another one is chosen."""
 IGNORED_OUTSIDE_GIT = (
     *(".*", "venv", "node_modules", WORKSPACE),
     *("credentials", "credentials.*", "secrets", "secrets.*", "*-key.json", "token.txt", "password*.txt", "hf_token"),
@@ -131,7 +130,8 @@ def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_in_repository(folder: Path) -> bool:
-    return any((each / ".git").exists() for each in (folder.resolve(), *folder.resolve().parents))
+    here = folder.resolve()
+    return any((each / ".git").exists() for each in (here, *here.parents))
 
 
 def _tracked(folder: Path) -> list[str]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kubetrain_components.run.gate import Latest, latest_of, number
+from kubetrain_components.run.gate import Latest, latest_of
+from kubetrain_components.run.shown_number import number
 
 
 def latest_metrics(evaluation: Mapping[str, Any]) -> dict[str, float | None]:
@@ -23,8 +24,4 @@ def describe_comparison(evaluation: Mapping[str, Any]) -> Iterator[str]:
         yield "no model is published yet to compare with"
     for name, value in sorted(evaluation["metrics"].items()):
         if name in latest.metrics:
-            yield f"test {name}: {_text(value)}; of the latest model, {latest.version}: {_text(latest.metrics[name])}"
-
-
-def _text(value: float | None) -> str:
-    return "not a number" if value is None else number(value)
+            yield f"test {name}: {number(value)}; of the latest model, {latest.version}: {number(latest.metrics[name])}"

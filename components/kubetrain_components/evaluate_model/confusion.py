@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 MAX_CLASSES = 50
 
+WORST = 5
+
 
 def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tuple[list[str], list[list[int]]]:
     """Return the matrix of at most 50 classes: those involved in the most errors, in their original order."""
@@ -21,9 +23,7 @@ def roc_columns(points: Sequence[Mapping[str, float]]) -> tuple[list[float], lis
     return false_positive_rates, true_positive_rates, thresholds
 
 
-def worst_confusions(
-    classes: Sequence[str], matrix: Sequence[Sequence[int]], count: int = 5
-) -> list[tuple[str, str, int]]:
+def worst_confusions(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[tuple[str, str, int]]:
     """Return (true class, predicted class, count) of the most frequent errors."""
     wrong = [
         (classes[truth], classes[prediction], times)
@@ -31,4 +31,4 @@ def worst_confusions(
         for prediction, times in enumerate(row)
         if truth != prediction and times
     ]
-    return sorted(wrong, key=lambda each: -each[2])[:count]
+    return sorted(wrong, key=lambda each: -each[2])[:WORST]

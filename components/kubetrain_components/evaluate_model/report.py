@@ -12,7 +12,7 @@ from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
 from kubetrain_components.run.describe_time import describe_cost, time_rows
-from kubetrain_components.run.gate import number
+from kubetrain_components.run.shown_number import number
 from kubetrain_components.run.training_time import TrainingTime, reported_time
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError

@@ -22,7 +22,7 @@ from kubetrain_components.expose_dataset.expose import (
     ExposureMode,
     is_exposed,
 )
-from kubetrain_components.expose_dataset.storage_facts import claim_size
+from kubetrain_components.expose_dataset.storage_facts import claim_size, volume_problem
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
@@ -90,8 +90,8 @@ def _mismatches(exposure: Exposure, claim: Manifest) -> Iterator[str]:
     """Yield how the PVC differs from the one that this exposure needs."""
     spec = claim["spec"]
     modes = spec["accessModes"]
-    if (volume_mode := spec.get("volumeMode") or "Filesystem") != "Filesystem":
-        yield f"is a {volume_mode} volume, which cannot hold files"
+    if problem := volume_problem(spec.get("volumeMode")):
+        yield problem
     if not exposure.creates_claim:
         wanted = "ReadWriteMany" if exposure.mode is ExposureMode.SHARED else "ReadOnlyMany"
         if wanted not in modes:

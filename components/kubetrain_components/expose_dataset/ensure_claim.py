@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kubetrain_components.expose_dataset.claims import CLAIM, Claims
+from kubetrain_components.expose_dataset.storage_facts import volume_problem
 from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_components.jobs.annotations import MANAGED_BY
 from kubetrain_components.jobs.quantity import whole_amount
@@ -65,8 +66,8 @@ def objections(claim: Manifest) -> Iterator[str]:
     modes = claim["spec"]["accessModes"]
     if claim["metadata"].get("deletionTimestamp"):
         yield "is being deleted, which completes once no pod mounts it"
-    if (volume_mode := claim["spec"].get("volumeMode") or "Filesystem") != "Filesystem":
-        yield f"is a {volume_mode} volume, which cannot hold files"
+    if problem := volume_problem(claim["spec"].get("volumeMode")):
+        yield problem
     if (claim.get("status") or {}).get("phase") == "Lost":
         yield "is Lost: its volume is gone"
     if not set(modes) & set(WRITABLE):

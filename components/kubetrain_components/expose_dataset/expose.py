@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kubetrain_components.expose_dataset.storage_facts import StorageFacts, check_object_name
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts, check_object_name, volume_problem
 from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY
 from kubetrain_components.jobs.job_identity import slug
 from kubetrain_components.manifest import Manifest
@@ -194,8 +194,8 @@ def _objection(mode: ExposureMode, storage: StorageFacts) -> str | None:
     staging = f"the staging PVC '{storage.staging_claim}'"
     if mode is ExposureMode.STATIC:
         return None  # the facts do not describe the administrator's storage
-    if storage.volume_mode != "Filesystem":
-        return f"{staging} is a {storage.volume_mode} volume, which cannot hold files"
+    if problem := volume_problem(storage.volume_mode):
+        return f"{staging} {problem}"
     if mode is ExposureMode.SHARED:
         is_shared = "ReadWriteMany" in storage.access_modes
         return None if is_shared else f"{staging} is {', '.join(storage.access_modes)}, not ReadWriteMany"

@@ -7,7 +7,6 @@ that it was ending, if it did not end.
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -63,7 +62,7 @@ class Failure:
 class BudgetTracker:
     """The time that a job has spent in each stage and in each trouble."""
 
-    def __init__(self, budgets: Budgets, clock: Clock = time.monotonic) -> None:
+    def __init__(self, budgets: Budgets, clock: Clock) -> None:
         self._limits = {
             QUEUE: budgets.queue_seconds,
             HOPELESS: budgets.start_seconds,

@@ -12,10 +12,10 @@ from kubetrain_components.jobs.quantity import whole_amount
 MLFLOW = "MLFLOW_"
 
 
-def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement().rdma_resource) -> dict[str, Any]:
+def placement_settings(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return only settings that are set on the task."""
     settings = {
-        **_resources(task.get("resources") or {}, rdma_resource),
+        **_resources(task.get("resources") or {}),
         "env": {each["name"]: each.get("valueFrom") or each.get("value", "") for each in task.get("env") or []},
         "affinity": task.get("affinity"),
         "tolerations": task.get("tolerations"),
@@ -36,7 +36,7 @@ def without_mlflow(settings: Mapping[str, Any], placement: Mapping[str, Any]) ->
     return {**settings, "env": env}
 
 
-def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, Any]:
+def _resources(resources: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings for the resources. As in Kubernetes, a limit without a request is also the request."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     requested = {**limits, **requests}
@@ -47,7 +47,7 @@ def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, An
         "memory_limit": limits.get("memory", ""),
     }
     for name, amount in requested.items():
-        if name == rdma_resource:
+        if name == Placement().rdma_resource:
             settings["rdma"] = whole_amount(str(amount))
         elif is_gpu(name) and "gpus" not in settings:
             settings |= {"gpu_resource": name, "gpus": whole_amount(str(amount))}

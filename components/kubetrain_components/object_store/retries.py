@@ -15,6 +15,7 @@ GIVE_UP_SECONDS = 300.0
 FIRST_BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 10.0
 MAX_ATTEMPTS_BEFORE_FIRST_ANSWER = 4
+MAX_CORRUPT_DOWNLOADS = 3
 """A server that never answered is rather a wrong address than a server that restarts."""
 ATTEMPTS_VARIABLE = "AWS_MAX_ATTEMPTS"
 QUIET_SECONDS = 10.0

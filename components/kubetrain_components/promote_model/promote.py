@@ -9,12 +9,11 @@ from typing import Any
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_components.promote_model.description import Origin, describe_model
 from kubetrain_components.run.gate import Gate, latest_of
-from kubetrain_components.run.published_model import read_latest, version_uri
+from kubetrain_components.run.published_model import MAX_ATTEMPTS, read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_folder import LATEST
 from kubetrain_trainer.training_output import TrainingOutput
 
-MAX_ATTEMPTS = 10
 STAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 MAX_CLOCK_ERROR = timedelta(hours=1)
 

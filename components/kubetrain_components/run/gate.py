@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from kubetrain_components.run.shown_number import number
 from kubetrain_trainer.config import AUTOMATIC_MODES, TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, did_you_mean
 from kubetrain_trainer.model_names import CLASSIFIER_METRICS, is_own_code
@@ -249,11 +250,6 @@ def _remedy_of_lack(metrics: Metrics, name: str) -> str:
     if name in CLASSIFIER_METRICS:
         return "the training has probably diverged, so lower learning_rate"
     return "check how your code computes it"
-
-
-def number(value: float) -> str:
-    """Return four decimals, or two digits of a number that would be zero."""
-    return f"{value:.2g}" if 0 < abs(value) < 0.00005 else f"{value:.4f}"
 
 
 def latest_of(evaluation: Mapping[str, Any]) -> Latest | None:

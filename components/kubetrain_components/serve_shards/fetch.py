@@ -4,11 +4,11 @@ import hashlib
 from pathlib import Path
 
 from kubetrain_components.object_store.resumed_read import read_resumed
+from kubetrain_components.object_store.retries import MAX_CORRUPT_DOWNLOADS
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject, StoreError
 from kubetrain_trainer.durable_files import write_at
 from kubetrain_trainer.shard_cache import StoredShard
 
-MAX_CORRUPT_DOWNLOADS = 3
 MODE = 0o444
 
 

@@ -13,7 +13,7 @@ from kubetrain_components.object_store.checksums import (
     checksum_of,
     format_checksum,
 )
-from kubetrain_components.object_store.retries import Retries
+from kubetrain_components.object_store.retries import MAX_CORRUPT_DOWNLOADS, Retries
 from kubetrain_components.object_store.store import (
     ObjectChanged,
     ObjectContent,
@@ -27,8 +27,6 @@ from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_trainer.durable_files import write_at
-
-MAX_CORRUPT_DOWNLOADS = 3
 
 
 class NotAsListed(ObjectChanged):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubetrain_components.bring_code.pack import WORKSPACE
+from kubetrain_components import WORKSPACE
 from kubetrain_pipelines.cluster_jobs import connect_for_job
 from kubetrain_pipelines.diagnose.bundle import write_bundle
 from kubetrain_pipelines.diagnose.case import Case, Outcome

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from kubetrain_components import WORKSPACE
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
 from kubetrain_pipelines.cli.options import (
     AS_JSON,
@@ -39,9 +40,7 @@ def kubetrain() -> None:
 
 @kubetrain.command()
 @PIPELINE
-@click.option(
-    "--workspace", type=FOLDER, default="kubetrain-workspace", show_default=True, help="Folder for the run's files."
-)
+@click.option("--workspace", type=FOLDER, default=WORKSPACE, show_default=True, help="Folder for the run's files.")
 @with_options(*PARAMETERS, CODE)
 def run(**options: Any) -> None:
     """Run a whole pipeline on this machine.
@@ -252,7 +251,7 @@ def diagnose(**options: Any) -> None:
 
 
 @kubetrain.command()
-@click.argument("target", default="kubetrain-workspace", metavar="[FOLDER | RUN]")
+@click.argument("target", default=WORKSPACE, metavar="[FOLDER | RUN]")
 @click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")
 @click.option("--pvc", default="", help="PVC with the output of RUN, which then needs no endpoint.")
 @click.option("--namespace", default="", help="Namespace of the PVC; with an endpoint, your profile if multi-user.")

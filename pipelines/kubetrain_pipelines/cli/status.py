@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kubetrain_components.bring_code.pack import WORKSPACE
+from kubetrain_components import WORKSPACE
 from kubetrain_components.durations import describe_seconds
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_pipelines.cli.runs import next_commands

@@ -50,7 +50,7 @@ class Cause:
         }
 
 
-def ranked(matches: Iterable[Match], culprits: Sequence[str] = ()) -> list[Cause]:
+def ranked(matches: Iterable[Match], culprits: Sequence[str]) -> list[Cause]:
     """Return the causes: proof before what is only likely, causes before consequences, the earliest first.
 
     Args:

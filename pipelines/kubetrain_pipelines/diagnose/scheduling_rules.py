@@ -13,7 +13,6 @@ def of_trouble(
     *texts: str,
     sample: str,
     certainty: Certainty = Certainty.CAUSE,
-    after: tuple[str, ...] = (),
 ) -> Rule:
     """Return the rule for a trouble: recognized by the words of a launcher's log, or by those of the cluster."""
     words, remedy = kind.value.words, kind.value.remedy
@@ -23,7 +22,6 @@ def of_trouble(
         texts=(f": {words} (", *texts),
         remedy=f"{remedy[0].upper()}{remedy[1:]}.",
         certainty=certainty,
-        after=after,
         samples=(Sample(sample, "the launcher's log, or an event of the cluster"),),
     )
 

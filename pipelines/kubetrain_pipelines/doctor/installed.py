@@ -9,6 +9,7 @@ import yaml
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, warning
+from kubetrain_pipelines.kubeflow.server_version import release_of
 
 OPERATOR_VERSION = "1.9.4"
 INSTALL_OPERATOR = (
@@ -24,7 +25,6 @@ OLDER_KFP = (
 )
 TEMPLATE_FOLDER, TEMPLATE_FILE = "/etc/config", "initContainer.yaml"
 """The mounted file in which the operator looks for the template of its init container."""
-VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def judge_operator(operator: Manifest | None) -> Finding:
@@ -41,7 +41,7 @@ def judge_operator(operator: Manifest | None) -> Finding:
             f"kubectl -n {namespace} describe deployment {name}\nkubectl -n {namespace} logs deployment/{name}",
         )
     evidence = f"{image} is running in {namespace}{_gang_note(operator)}"
-    version = _version(image.rpartition(":")[2])
+    version = release_of(image.rpartition(":")[2])
     if version is None:
         return warning(f"{evidence}; its tag does not contain its version", "check that it is 1.9")
     if version < (1, 9):
@@ -135,7 +135,7 @@ def judge_kfp(answer: Mapping[str, Any] | None, source: str) -> Finding:
     tag = str(answer.get("tag_name") or "unknown")
     users = "multi-user" if answer.get("multi_user") else "single-user"
     evidence = f"version {tag}, {users}, at {source}"
-    version, wanted = _version(tag), ".".join(map(str, KFP_VERSION))
+    version, wanted = release_of(tag), ".".join(map(str, KFP_VERSION))
     if version is None:
         return warning(f"{evidence}: the version cannot be compared", f"check that it is {wanted} or newer")
     if version < KFP_VERSION:
@@ -167,16 +167,10 @@ def _flag(operator: Manifest, name: str) -> str:
 
 
 def judge_kubernetes(release: str, *, needs_sidecars: bool) -> Finding:
-    version = _version(release)
+    version = release_of(release)
     if needs_sidecars and version and version < SIDECARS:
         return missing(
             f"Kubernetes {release} has no sidecars, which data_access=cache needs",
             "update it to 1.29 or later, or sync the shards to a volume: --set data_access=volume",
         )
     return ok(f"Kubernetes {release}")
-
-
-def _version(tag: str) -> tuple[int, int] | None:
-    """Return the major and minor version in an image tag or a release name, if it has them."""
-    match = VERSION.match(tag)
-    return (int(match[1]), int(match[2])) if match else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components import DATA_PATH
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import Exposure
 from kubetrain_components.expose_dataset.kubernetes_claims import RESOURCES as CLAIM_RESOURCES
@@ -120,8 +121,10 @@ def writer_job(token: str, placement: Placement, claims: Sequence[Manifest], s3:
 def reader_job(
     token: str, placement: Placement, claim: str, *, is_ours: bool, etcd: Mapping[str, list[str]] | None = None
 ) -> Job:
-    mount = ClaimMount(claim=claim, path="/data", read_only=True)
-    return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""], **(etcd or {})})
+    mount = ClaimMount(claim=claim, path=DATA_PATH, read_only=True)
+    return _job(
+        "read", token, placement, (mount,), {"read_only": [DATA_PATH, "mark" if is_ours else ""], **(etcd or {})}
+    )
 
 
 def task_job(token: str, config: TrainConfig, training: Placement) -> Job:

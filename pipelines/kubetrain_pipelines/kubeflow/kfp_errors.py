@@ -50,7 +50,7 @@ class Transient(Exception):
     """A retry of the request may succeed."""
 
 
-def check_answer(request: str, endpoint: str, status: int, content: str, location: str = "") -> None:
+def check_answer(request: str, endpoint: str, status: int, content: str, location: str) -> None:
     """
     Args:
         location: Where a redirect leads to.

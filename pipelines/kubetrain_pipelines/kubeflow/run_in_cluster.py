@@ -7,6 +7,7 @@ from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, RUN_ID, S
 from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import PIPELINE_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.argo_run import WORKFLOWS
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition
 from kubetrain_components.jobs.kubernetes.served import list_if_served
@@ -17,7 +18,6 @@ from kubetrain_trainer.progress_line import parse_progress
 
 Progress = dict[str, str | float]
 
-WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 RUN_LABEL = "pipeline/runid"
 NODE_NAME = "workflows.argoproj.io/node-name"
 MAIN = "main"

@@ -13,7 +13,7 @@ from kubetrain_pipelines.say import Say
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 
-def read_logs(api: KfpApi, wanted: str, stage: str = "", *, everything: bool = False) -> Iterator[str]:
+def read_logs(api: KfpApi, wanted: str, stage: str, *, everything: bool = False) -> Iterator[str]:
     """Yield the logs of a run, each as one text.
 
     Args:
@@ -38,7 +38,7 @@ def read_logs(api: KfpApi, wanted: str, stage: str = "", *, everything: bool = F
         yield f"the steps themselves wrote nothing: --all prints {selected.hidden} lines of Kubeflow Pipelines"
 
 
-def follow_logs(api: KfpApi, wanted: str, say: Say, stage: str = "", *, everything: bool = False) -> Iterator[str]:
+def follow_logs(api: KfpApi, wanted: str, say: Say, stage: str, *, everything: bool = False) -> Iterator[str]:
     """Like `read_logs`, but yield what the steps write until the run ends.
 
     Args:
@@ -77,7 +77,7 @@ class _Chosen:
 
 
 class _SelectedLines:
-    def __init__(self, *, with_headings: bool, everything: bool) -> None:
+    def __init__(self, *, with_headings: bool, everything: bool = False) -> None:
         self.is_empty = True
         self._with_headings, self._everything = with_headings, everything
         self._outputs: dict[str, OwnOutput] = {}

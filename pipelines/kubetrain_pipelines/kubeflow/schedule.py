@@ -50,7 +50,7 @@ class ListedSchedule:
     """A remark on something unusual; may be empty."""
 
 
-def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, *, force: bool = False) -> Message:
+def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, *, force: bool) -> Message:
     """Create a schedule, or replace the one of this name.
 
     Args:
@@ -101,7 +101,7 @@ def resume_schedule(api: KfpApi, wanted: str, say: Say, *, force: bool = False) 
     say(f"schedule '{wanted}' is enabled; if it missed runs, {missed}")
 
 
-def delete_schedules(api: KfpApi, wanted: str, say: Say, *, force: bool = False) -> None:
+def delete_schedules(api: KfpApi, wanted: str, say: Say, *, force: bool) -> None:
     """Delete the schedules that a name or an ID means. Runs that they started continue."""
     found = chosen(api, wanted, force=force)
     if (version := ends_runs(api)) and not force:

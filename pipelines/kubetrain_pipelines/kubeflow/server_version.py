@@ -33,8 +33,14 @@ class ServerHealth:
 
     def is_older_than(self, version: tuple[int, int]) -> bool:
         """Return True if the version is known and older."""
-        match = VERSION.match(self.tag)
-        return match is not None and (int(match[1]), int(match[2])) < version
+        release = release_of(self.tag)
+        return release is not None and release < version
+
+
+def release_of(tag: str) -> tuple[int, int] | None:
+    """Return the major and minor version in the tag of an image or the name of a release, if it has them."""
+    match = VERSION.match(tag)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def read_health(api: KfpApi) -> ServerHealth:

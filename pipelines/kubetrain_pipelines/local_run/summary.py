@@ -9,7 +9,7 @@ from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.report import processes
 from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_components.run.describe_time import summarize_time
-from kubetrain_components.run.gate import number
+from kubetrain_components.run.shown_number import number
 from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
 from kubetrain_components.run.training_time import reported_time
 from kubetrain_pipelines.local_run.record import RunRecord
@@ -47,7 +47,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     if checkpoint := record.result_of(COLLECT):
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of(EVALUATE):
-        rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
+        rows += [(f"test {name}", number(value)) for name, value in sorted(evaluation["metrics"].items())]
         rows += [("comparison", line) for line in describe_comparison(evaluation)]
         rows += (
             [("test samples", f"{evaluation['samples']} of {evaluation['split']}/")] if evaluation["samples"] else []
@@ -59,10 +59,6 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     rows += [(stage.name, f"{stage.seconds:.1f} s") for stage in record.stages]
     rows += [("total", f"{record.seconds:.1f} s")]
     return rows
-
-
-def _number(value: float | None) -> str:
-    return "not a number" if value is None else number(value)
 
 
 def _downloaded(dataset: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, 
 from kubetrain_trainer.shard_groups import ShardGroups
 
 Collate = Callable[[list[Any]], Any]
-MOST_WORKERS, BATCHES_AHEAD = 16, 16
+MAX_WORKERS_PER_PROCESS, BATCHES_AHEAD = 16, 16
 """Limits for each training process: 256 images of 224 pixels are 39 MB, and /dev/shm has 1 GiB by default."""
 log = logging.getLogger(__name__)
 
@@ -218,4 +218,4 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
         return config.loader_workers
     if device.type == "cpu":
         return 0
-    return min(MOST_WORKERS, cpus_each(role.local_world_size) - 1)
+    return min(MAX_WORKERS_PER_PROCESS, cpus_each(role.local_world_size) - 1)

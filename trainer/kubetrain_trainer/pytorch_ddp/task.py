@@ -48,7 +48,7 @@ class Task:
     """Returns the samples to train on, if they differ from data("train"), such as by augmentation."""
     sampler: Sampler | None = None
     """Returns the indices of the samples of an epoch in the order of their use, such as balanced over classes: the same
-    in each process, and as many for each epoch."""
+    in each process, and as many for each epoch. It may be called while the previous epoch still runs."""
 
     loss: Callable[[Any, Any], Tensor]
     """Computes a loss for each sample, shape (batch,), from outputs and targets."""

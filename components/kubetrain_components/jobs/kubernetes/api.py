@@ -130,11 +130,10 @@ class KubernetesApi:
         *,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
         retry_seconds: float | None = None,
     ) -> bool:
         """Delete the object and return True; False if it is gone or has another uid or resource_version."""
-        options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options["preconditions"] = {name: value for name, value in conditions.items() if value}
         try:

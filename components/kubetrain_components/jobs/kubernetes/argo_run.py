@@ -2,12 +2,13 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from typing import Self
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
+
+WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 
 
 class ArgoRun:
@@ -17,11 +18,11 @@ class ArgoRun:
         self._api = api
 
     @classmethod
-    def of_this_process(cls, api: KubernetesApi, environment: Mapping[str, str] = os.environ) -> Self | None:
+    def of_this_process(cls, api: KubernetesApi) -> Self | None:
         """Return None if this process is not a step of a Workflow."""
-        if "KUBERNETES_SERVICE_HOST" not in environment:
+        if "KUBERNETES_SERVICE_HOST" not in os.environ:
             return None
-        name = environment.get("KFP_POD_NAME") or socket.gethostname()
+        name = os.environ.get("KFP_POD_NAME") or socket.gethostname()
         pod = api.get(api.path("v1", "pods", name)) or {"metadata": {}}
         for owner in pod["metadata"].get("ownerReferences") or []:
             if owner["kind"] == "Workflow":

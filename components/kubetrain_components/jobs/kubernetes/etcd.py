@@ -5,7 +5,7 @@ The etcd of a job is a Job with one pod, so that a pod on a lost node is replace
 
 from dataclasses import replace
 
-from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY
+from kubetrain_components.jobs.annotations import KEPT_ON_ITS_NODE, LABEL_PREFIX, MANAGED_BY
 from kubetrain_components.jobs.etcd_settings import ETCD_BACKEND, ETCD_STAGE, PORT, Endpoint
 from kubetrain_components.jobs.job import Elastic, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
@@ -27,11 +27,6 @@ BASE_MEBIBYTES, POD_MEBIBYTES = 256, 8
 SNAPSHOT_COUNT = 1000
 """Writes between two snapshots. With the default of 100,000, etcd would keep as many in memory and exceed its limit."""
 RESTARTS = 2**31 - 1
-KEPT_ON_ITS_NODE = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
-"""Annotations against moving the pod to save a node: every pod of the training would restart."""
 
 
 def has_own_etcd(job: Job) -> bool:

@@ -25,6 +25,7 @@ from kubetrain_components.jobs.annotations import (
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.argo_run import WORKFLOWS
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
 from kubetrain_components.jobs.kubernetes.etcd import ETCD_OF_LABEL
 from kubetrain_components.jobs.kubernetes.leaked import OURS, leaked_companions, unneeded_etcds
@@ -34,7 +35,6 @@ from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.manifest import Manifest
 
-WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 FINAL_PHASES = ("Succeeded", "Failed", "Error")
 CLEANING_DELAY = timedelta(hours=1)
 """Time for a launcher to judge a job that has ended by its pods."""

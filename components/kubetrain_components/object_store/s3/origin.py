@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
+from kubetrain_components.no_proxy import DEFAULT_PORTS
 from kubetrain_trainer.errors import InvalidSetting
 
-DEFAULT_PORTS = {"http": 80, "https": 443}
 HAS_SCHEME = re.compile(r"\w+://")
 
 

@@ -20,7 +20,7 @@ PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile
 Entry = Mapping[str, Any]
 
 
-def find_connection(context: str = "") -> Connection:
+def find_connection(context: str) -> Connection:
     """Return the connection of $KUBECONFIG, else of this pod, else of the default kubeconfig.
 
     Args:

@@ -12,7 +12,7 @@ from kubetrain_trainer.errors import InvalidSetting
 SOURCE = "proxy-url of the kubeconfig, else HTTPS_PROXY or HTTP_PROXY"
 
 
-def proxy_for(server: str, proxy_url: str = "", environment: Mapping[str, str] = os.environ) -> str:
+def proxy_for(server: str, proxy_url: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the URL of the proxy; empty if there is none.
 
     Args:
