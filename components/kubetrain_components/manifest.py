@@ -1,7 +1,17 @@
 """A Kubernetes object as parsed JSON."""
 
+from collections.abc import Mapping
 from typing import Any
 
 Manifest = dict[str, Any]
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """The annotation in which `kubectl apply` repeats the object, as a text."""
+
+
+def strings(values: Mapping[str, Any]) -> dict[str, str]:
+    """Convert numbers and booleans: Kubernetes accepts only strings in these maps."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+
+
+def without_empty(values: Manifest) -> Manifest:
+    return {name: value for name, value in values.items() if value not in ("", [], {})}

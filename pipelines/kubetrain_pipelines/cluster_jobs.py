@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from kubetrain_components.jobs.annotations import RUN_ID, STAGE
+from kubetrain_components.jobs.annotations import KUEUE_LABEL, RUN_ID, STAGE
 from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError, Misconfigured, StreamCut, Unreachable
 from kubetrain_components.jobs.kubernetes.followed import LOCAL_QUEUES
-from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.manifest import Manifest

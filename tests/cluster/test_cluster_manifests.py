@@ -12,7 +12,7 @@ import yaml
 from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest, manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest, manifests_of
 from support.manifests import EVERY_SETTING, PLAIN, batch, elastic, pytorch, tensorflow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]

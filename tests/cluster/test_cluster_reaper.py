@@ -12,7 +12,11 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import COMMAND_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.companions import create_beside
-from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
+    companion_manifest,
+    companion_resource,
+    job_manifest,
+)
 from kubetrain_components.jobs.kubernetes.served import is_served
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement

@@ -14,8 +14,8 @@ from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import UnknownKind
-from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
-from kubetrain_components.jobs.kubernetes.manifests import companion_resource
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INSTANCE_LABEL
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_resource
 from kubetrain_components.jobs.kubernetes.served import is_served
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from support.cluster import FOREVER, Launched, await_that

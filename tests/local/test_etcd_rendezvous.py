@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from kubetrain_components.jobs.kubernetes.indexed_environment import variables
-from kubetrain_components.jobs.kubernetes.manifests import own_etcd_manifest
+from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import variables
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import own_etcd_manifest
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import amount

@@ -12,7 +12,7 @@ from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Failure
 from kubetrain_components.jobs.job import Elastic
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from support.manifests import PLAIN, elastic, pytorch

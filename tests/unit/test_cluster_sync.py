@@ -25,7 +25,7 @@ from kubetrain_components.expose_dataset.prune import PrunePlan, plan_pruning
 from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job_state import LogLine, Phase
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters

@@ -8,7 +8,7 @@ import pytest
 from kubetrain_components.jobs.job import ClaimMount, Job
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
-from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_manifest, job_manifest
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_components.jobs.restarts import RestartCounter

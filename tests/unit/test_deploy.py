@@ -12,7 +12,7 @@ import yaml
 
 from kubetrain_components.bring_code.pack import ALWAYS_IGNORED, WORKSPACE
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
-from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_pipelines import images
 from support.manifests import batch, command, indexed, pytorch, tensorflow, trainjob
 

@@ -18,7 +18,7 @@ from kubetrain_components.jobs.kubernetes import companions, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError
-from kubetrain_components.jobs.kubernetes.manifests import (
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
     companion_manifest,
     job_manifest,
     manifests_of,

@@ -16,12 +16,12 @@ from kubetrain_components.jobs.job_kinds import (
     JobKind,
     Traits,
 )
-from kubetrain_components.jobs.kubernetes.manifests import (
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
     companion_manifest,
     companion_resource,
     job_manifest,
-    replica_specs,
 )
+from kubetrain_components.jobs.kubernetes.manifests.pod_counts import replica_specs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.frameworks import PACKAGES
 from support.manifests import batch, command, pytorch, tensorflow, trainjob

@@ -11,7 +11,7 @@ from kubetrain_components.expose_dataset.prune import uses_of
 from kubetrain_components.expose_dataset.users import evidence_of_use
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from support.api_server import PODS, ApiServer, answer, not_served
 from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob
 

@@ -10,7 +10,7 @@ from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.job_kinds import INDEX_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.job_logs import JobLogs
 from kubetrain_components.jobs.job_state import JobState, LogLine
-from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.restarts import RestartCounter
 from kubetrain_components.manifest import Manifest

@@ -12,8 +12,9 @@ import yaml
 from kubetrain_components.jobs.annotations import AVOIDED_NODES_ANNOTATION, TTL_ANNOTATION
 from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of, replica_specs
-from kubetrain_components.jobs.kubernetes.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_manifest, job_manifest, manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.pod_counts import replica_specs
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.shapes import REQUIRED

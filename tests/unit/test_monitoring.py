@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.kubernetes.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.metrics_page import GAUGES, MetricsPage
 from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS

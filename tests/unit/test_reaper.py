@@ -15,7 +15,11 @@ from kubetrain_components.jobs.annotations import (
 )
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
-from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
+    companion_manifest,
+    companion_resource,
+    job_manifest,
+)
 from kubetrain_components.jobs.kubernetes.reaper import Action, Found, decide, main
 from support.api_server import ApiServer, answer, not_served, stamp
 from support.manifests import batch, indexed, pytorch, trainjob

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.shapes import REQUIRED, SHAPES, TEXTS
 from kubetrain_pipelines.doctor.capacity import judge_nodes

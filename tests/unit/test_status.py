@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes.indexed_job import NEEDS_FIRST_ANNOTATION
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDS_FIRST_ANNOTATION
 from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.run_failed import RunFailed

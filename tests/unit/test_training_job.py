@@ -9,7 +9,7 @@ import pytest
 
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_state import Phase
-from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.jobs.placement import Placement

@@ -8,7 +8,7 @@ import pytest
 
 from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 from support.manifests import (

@@ -29,3 +29,4 @@ KEPT_ON_ITS_NODE = {
     "karpenter.sh/do-not-disrupt": "true",
 }
 """Annotations against moving a pod to save a node: its run would fail, or every pod of its training restart."""
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"

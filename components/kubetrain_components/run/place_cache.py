@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.pod_template import without_empty
-from kubetrain_components.jobs.kubernetes.shard_cache import CACHE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.shard_cache import CACHE_MOUNT
+from kubetrain_components.manifest import without_empty
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_container

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kubetrain_components.jobs.kubernetes.code_container import CODE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.code_container import CODE_MOUNT
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_container
 

@@ -5,7 +5,7 @@ from typing import Any
 from kubetrain_components.jobs.job import Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_placement import transfer_placement

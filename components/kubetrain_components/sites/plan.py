@@ -7,7 +7,7 @@ from kubetrain_components import DATA_PATH, LATEST_PATH, OUTPUT_PATH
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest

@@ -17,7 +17,7 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
 from kubetrain_components.jobs.job_logs import important_lines, print_line
-from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import max_pods, needed_pods, replica_specs
+from kubetrain_components.jobs.kubernetes.manifests.pod_counts import max_pods, needed_pods, replica_specs
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.doctor import launch_step

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.pod_template import ANY_NODE
+from kubetrain_components.jobs.kubernetes.manifests.node_choice import ANY_NODE
 from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.manifest import Manifest
 

@@ -31,8 +31,8 @@ from kubetrain_components.jobs.kubernetes.errors import Conflict, StreamCut
 from kubetrain_components.jobs.kubernetes.find_launcher import find_launcher
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from kubetrain_components.jobs.kubernetes.in_parallel import for_each
-from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDED_ANNOTATION
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.read_times import read_times
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name

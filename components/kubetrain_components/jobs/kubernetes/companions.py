@@ -14,9 +14,9 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
-from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, etcd_label, etcd_name, etcd_service
-from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL, instance_label
-from kubetrain_components.jobs.kubernetes.manifests import (
+from kubetrain_components.jobs.kubernetes.manifests.etcd import ETCD_LABEL, etcd_label, etcd_name, etcd_service
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INSTANCE_LABEL, instance_label
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
     companion_manifest,
     companion_resource,
     needs_instance,

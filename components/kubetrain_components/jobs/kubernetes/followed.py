@@ -8,6 +8,7 @@ from functools import partial
 from kubetrain_components.changes import Changes
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.annotations import (
+    KUEUE_LABEL,
     LOG_POSITION_ANNOTATION,
     PROGRESS_ANNOTATION,
     SECONDS_RUNNING_ANNOTATION,
@@ -16,10 +17,9 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
-from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, etcd_name
+from kubetrain_components.jobs.kubernetes.manifests.etcd import ETCD_LABEL, etcd_name
 from kubetrain_components.jobs.kubernetes.notes import Notes
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
-from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from kubetrain_components.jobs.annotations import MANAGED_BY
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, ETCD_OF_LABEL
-from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
-from kubetrain_components.jobs.kubernetes.manifests import companion_resource
+from kubetrain_components.jobs.kubernetes.manifests.etcd import ETCD_LABEL, ETCD_OF_LABEL
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INSTANCE_LABEL
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_resource
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.manifest import Manifest
 

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from kubetrain_components.jobs.annotations import KUEUE_LABEL
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_end import last_seen, seconds
-from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.troubles import JOB, Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 

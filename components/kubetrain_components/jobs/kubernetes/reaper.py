@@ -27,9 +27,9 @@ from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import WORKFLOWS
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
-from kubetrain_components.jobs.kubernetes.etcd import ETCD_OF_LABEL
 from kubetrain_components.jobs.kubernetes.leaked import OURS, leaked_companions, unneeded_etcds
-from kubetrain_components.jobs.kubernetes.manifests import companion_resource
+from kubetrain_components.jobs.kubernetes.manifests.etcd import ETCD_OF_LABEL
+from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_resource
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
+from kubetrain_components.jobs.kubernetes.manifests.train_job import names_of_jobs
 from kubetrain_components.jobs.kubernetes.pod_end import (
     has_ended,
     is_cut_off,
@@ -18,7 +19,6 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     status_of,
 )
 from kubetrain_components.jobs.kubernetes.queue_troubles import queue_troubles
-from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
 from kubetrain_components.jobs.troubles import JOB, Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from kubetrain_components.jobs.command_environment import command_environment
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, INDEX_LABEL, PADDLE
-from kubetrain_components.jobs.kubernetes.etcd import rendezvous_of
-from kubetrain_components.jobs.kubernetes.pod_template import rendezvous_port
+from kubetrain_components.jobs.kubernetes.manifests.container_ports import rendezvous_port
+from kubetrain_components.jobs.kubernetes.manifests.etcd import rendezvous_of
 from kubetrain_components.jobs.operator_environment import elastic_rendezvous, static_rendezvous
 from kubetrain_components.manifest import Manifest
 

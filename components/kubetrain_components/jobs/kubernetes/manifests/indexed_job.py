@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
-from kubetrain_components.jobs.kubernetes.indexed_environment import indexed_environment
-from kubetrain_components.jobs.kubernetes.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import indexed_environment
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 
 INSTANCE_LABEL = LABEL_PREFIX + "instance"

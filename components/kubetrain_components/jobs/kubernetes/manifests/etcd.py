@@ -10,7 +10,7 @@ from kubetrain_components.jobs.etcd_settings import ETCD_BACKEND, ETCD_STAGE, PO
 from kubetrain_components.jobs.job import Elastic, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.pod_template import RESTRICTED, pod_template
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import RESTRICTED, pod_template
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 

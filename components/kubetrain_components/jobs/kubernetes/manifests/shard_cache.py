@@ -1,6 +1,6 @@
 """The parts of a pod that fetch tar shards from the store for its main container, which has no rights to the store."""
 
-from kubetrain_components.jobs.kubernetes.code_container import code_volumes
+from kubetrain_components.jobs.kubernetes.manifests.code_container import code_volumes
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 

@@ -6,7 +6,7 @@ Trainer generates the keys and the list of hosts for pods of these names.
 from typing import Any
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.kubernetes.indexed_job import pods_of
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import pods_of
 from kubetrain_components.jobs.mpi_workers import HOME, SSH_PORT
 from kubetrain_components.manifest import Manifest
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
-from kubetrain_components.jobs.kubernetes.code_container import CODE_MOUNT
-from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
-from kubetrain_components.jobs.kubernetes.pod_template import rendezvous_port
-from kubetrain_components.jobs.kubernetes.shard_cache import CACHE_MOUNT
-from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
+from kubetrain_components.jobs.kubernetes.manifests.code_container import CODE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.container_ports import rendezvous_port
+from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import INDEX, variables
+from kubetrain_components.jobs.kubernetes.manifests.shard_cache import CACHE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.train_job import names_of_jobs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 

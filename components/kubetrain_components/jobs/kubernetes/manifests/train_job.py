@@ -6,9 +6,9 @@ network or priority, so each job has its own TrainingRuntime, which holds the wh
 
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import TRAINER_API
-from kubetrain_components.jobs.kubernetes.indexed_environment import indexed_environment
-from kubetrain_components.jobs.kubernetes.indexed_job import pods_of, service_name
-from kubetrain_components.jobs.kubernetes.mpi_runtime import LAUNCHER, NODE, mpi_job_set, mpi_policy
+from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import indexed_environment
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import pods_of, service_name
+from kubetrain_components.jobs.kubernetes.manifests.mpi_runtime import LAUNCHER, NODE, mpi_job_set, mpi_policy
 from kubetrain_components.manifest import Manifest
 
 NODES = "n"

@@ -1,0 +1,38 @@
+"""The volumes of a job's PVCs and of its shared memory."""
+
+from kubetrain_components.jobs.job import ClaimMount, Job
+from kubetrain_components.manifest import Manifest
+
+SHARED_MEMORY = "shared-memory"
+
+
+def claim_volumes(job: Job) -> list[Manifest]:
+    """Make a PVC read-only if all its mounts are: access modes do not prevent writing."""
+    volumes: dict[str, Manifest] = {}
+    for claim in {mount.claim: None for mount in job.mounts}:
+        read_only = all(mount.read_only for mount in job.mounts if mount.claim == claim)
+        source = {"claimName": claim, **({"readOnly": True} if read_only else {})}
+        volumes[claim] = {"name": _volume_name(job, claim), "persistentVolumeClaim": source}
+    if job.placement.shm_size:
+        shared = {"medium": "Memory", "sizeLimit": job.placement.shm_size}
+        return [*volumes.values(), {"name": SHARED_MEMORY, "emptyDir": shared}]
+    return list(volumes.values())
+
+
+def claim_mounts(job: Job) -> list[Manifest]:
+    mounts = [_mount(job, mount) for mount in job.mounts]
+    if job.placement.shm_size:
+        mounts.append({"name": SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
+    return mounts
+
+
+def _mount(job: Job, mount: ClaimMount) -> Manifest:
+    mounted = {"name": _volume_name(job, mount.claim), "mountPath": mount.path}
+    if mount.sub_path:
+        mounted["subPath"] = mount.sub_path
+    return {**mounted, "readOnly": True} if mount.read_only else mounted
+
+
+def _volume_name(job: Job, claim: str) -> str:
+    """Number the PVCs: the name of a PVC may be too long for a volume."""
+    return f"claim-{list(dict.fromkeys(mount.claim for mount in job.mounts)).index(claim)}"
