@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,68 @@ def test_what_the_server_took_without_an_answer_is_not_sent_again(
     quick: None, server: MlflowServer, tmp_path: Path
 ) -> None:
     MetricsLog(tmp_path / "metrics.jsonl", 0).append({"step": 1, "loss": 0.5, "epoch": 0})
-    with losing_answers(server) as address:
+    with losing_answers(server, "runs/log-batch", b'"metrics"') as address:
         copy = copy_of(tmp_path, address)
         wait_until(lambda: copy._has_warned and copy._run)
         copy.end(0)
     assert_same_curves(server, only_run(server, tmp_path.name), tmp_path)
+
+
+def test_a_run_whose_creation_was_not_confirmed_is_found(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    """Else each try would leave another run that never ends."""
+    MetricsLog(tmp_path / "metrics.jsonl", 0).append({"step": 1, "loss": 0.5})
+    with losing_answers(server, "runs/create") as address:
+        copy = copy_of(tmp_path, address)
+        wait_until(lambda: copy._run)
+        copy.end(143)
+    run = only_run(server, tmp_path.name)
+    assert run["info"]["status"] == "KILLED"
+    assert_same_curves(server, run, tmp_path)
+
+
+def test_a_training_whose_run_was_deleted_gets_a_new_one(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    rows = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    for step in (1, 2):
+        rows.append({"step": step, "loss": 1 / step})
+        copy_of(tmp_path, server.address).end(1)
+        run = only_run(server, tmp_path.name)
+        assert_same_curves(server, run, tmp_path)
+        server.delete(run["info"]["run_id"])
+
+
+def test_any_name_of_a_metric_is_logged(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    names = {"a//b": "a/b", "/abs": "abs", "./x/../y/": "x/y", "..": "_", "": "_", "n" * 300: "n" * 250}
+    MetricsLog(tmp_path / "metrics.jsonl", 0).append({"step": 1, **dict.fromkeys(names, 0.5)})
+    copy_of(tmp_path, server.address, model_args={"a//b": 2}).end(0)
+    run = only_run(server, tmp_path.name)
+    assert {each["key"] for each in run["data"]["metrics"]} == {*names.values()}
+    assert parameters_of(run)["model_args.a/b"] == "2"
+
+
+@pytest.mark.parametrize(("ends", "status"), [("", "FINISHED"), ("sys.exit(3)", "FAILED"), ("wait()", "KILLED")])
+def test_a_command_that_logs_ends_with_its_training(
+    ends: str, status: str, server: MlflowServer, digits: Path, tmp_path: Path
+) -> None:
+    """The process that logs knows neither whether the training succeeds, nor of a SIGTERM that ends it at once."""
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib, sys, time\nfrom kubetrain_trainer import session\nwait = lambda: time.sleep(60)\n"
+        "for step in range(1, 6):\n    session.log(step, loss=1 / step)\n"
+        f"{ends}\nmodel = pathlib.Path(os.environ['KUBETRAIN_OUTPUT'], 'export')\nmodel.mkdir()\n"
+        "(model / 'model.bin').write_text('1')\n"
+    )
+    entry = json.dumps({"command": [sys.executable, str(tmp_path / "train.py")]})
+    run = start(
+        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "own"),
+        *("--workers", "1", "--set", f"entry={entry}", "--max-restarts", "0", "--set", "metrics_port=0"),
+        *("--set", f"mlflow_uri={server.address}", "--set", f"mlflow_experiment={tmp_path.name}"),
+    )
+    read_until(run, "[kubetrain] step=5")
+    if status == "KILLED":
+        os.killpg(run.pid, signal.SIGINT)
+    run.communicate(timeout=90)
+    copied = only_run(server, tmp_path.name)
+    assert copied["info"]["status"] == status
+    assert_same_curves(server, copied, tmp_path / "own")
 
 
 def test_a_resumed_training_does_not_log_a_step_twice(quick: None, server: MlflowServer, tmp_path: Path) -> None:

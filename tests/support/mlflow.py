@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -74,6 +75,9 @@ class MlflowServer:
         found = self._ask(f"metrics/get-history?{query}").get("metrics", [])
         return [(int(each["step"]), each["value"]) for each in found]
 
+    def delete(self, run_id: str) -> None:
+        self._ask("runs/delete", {"run_id": run_id})
+
     def _answers(self) -> bool:
         try:
             self._ask("experiments/search?max_results=1")
@@ -104,7 +108,9 @@ class Strange:
 
 
 @contextmanager
-def strange_server(status: int, body: str = "", *, location: str = "", hangs: bool = False) -> Iterator[Strange]:
+def strange_server(
+    status: int, body: str = "", *, content_type: str = "", location: str = "", hangs: bool = False
+) -> Iterator[Strange]:
     is_over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,8 +120,9 @@ def strange_server(status: int, body: str = "", *, location: str = "", hangs: bo
                 is_over.wait()
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(status)
-            if location:
-                self.send_header("Location", location)
+            for name, value in (("Content-Type", content_type), ("Location", location)):
+                if value:
+                    self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body.encode())
@@ -134,8 +141,8 @@ def strange_server(status: int, body: str = "", *, location: str = "", hangs: bo
 
 
 @contextmanager
-def losing_answers(server: MlflowServer) -> Iterator[str]:
-    """Forward requests to the server, but lose its answer to the first metrics. Yield the address."""
+def losing_answers(server: MlflowServer, path: str, word: bytes = b"") -> Iterator[str]:
+    """Forward requests to the server, but lose the answer to the first to this path with this word. Yield the address."""
     lost: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -143,12 +150,15 @@ def losing_answers(server: MlflowServer) -> Iterator[str]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             url, headers = server.address + self.path, {"Content-Type": "application/json"}
             request = Request(url, data=body or None, headers=headers, method=self.command)
-            with build_opener(ProxyHandler({})).open(request, timeout=60) as response:
-                answer = response.read()
-            if b'"metrics"' in body and not lost:
+            try:
+                with build_opener(ProxyHandler({})).open(request, timeout=60) as response:
+                    status, answer = response.status, response.read()
+            except HTTPError as refusal:
+                status, answer = refusal.code, refusal.read()
+            if self.path.endswith(path) and word in body and not lost:
                 lost.append(self.path)
                 return
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)

@@ -20,6 +20,7 @@ from support.mlflow import strange_server
 from support.prometheus import wait_until
 
 REFUSAL = json.dumps({"error_code": "PERMISSION_DENIED", "message": "the token has expired"})
+WRONG_HOST = "Invalid Host header - possible DNS rebinding attack detected"
 SECRET = "not-for-the-log"
 
 
@@ -46,12 +47,13 @@ def begin(path: Path, address: str, **environment: str) -> MlflowLog:
         (429, "", "429 Too Many Requests"),
         (200, "<html>log in</html>", "not valid JSON"),
         (200, "[]", "not MLflow's"),
+        (404, "default backend - 404", "default backend - 404"),
     ],
 )
 def test_a_server_that_may_recover_is_asked_again_and_reported_once(
     status: int, body: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with strange_server(status, body) as server:
+    with strange_server(status, body, content_type="text/plain" if status == 404 else "") as server:
         copy = begin(tmp_path, server.address)
         wait_until(lambda: len(server.headers) >= 4)
         assert [server.address in each and reason in each for each in caplog.messages] == [True]
@@ -61,12 +63,13 @@ def test_a_server_that_may_recover_is_asked_again_and_reported_once(
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "reason"), [(401, REFUSAL, "the token has expired"), (403, "", "Forbidden")]
+    ("status", "body", "reason"),
+    [(401, REFUSAL, "the token has expired"), (403, "", "Forbidden"), (403, WRONG_HOST, f"403 {WRONG_HOST}")],
 )
 def test_a_server_that_refuses_is_given_up(
     status: int, body: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with strange_server(status, body) as server:
+    with strange_server(status, body, content_type="text/plain" if body == WRONG_HOST else "") as server:
         copy = begin(tmp_path, server.address, MLFLOW_TRACKING_TOKEN=SECRET)
         wait_until(lambda: not copy._thread.is_alive())
         assert [each["Authorization"] for each in server.headers] == [f"Bearer {SECRET}"] * 2  # creates, then looks up
@@ -136,7 +139,16 @@ def test_credentials_follow_no_redirect(tmp_path: Path, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize(
     "address",
-    ["sqlite:///mlflow.db", "databricks", "https://", "http://mlflow:0", "http://[", "http://mlflow?x=1", "http://m:x"],
+    [
+        "sqlite:///mlflow.db",
+        "databricks",
+        "https://",
+        "http://mlflow:0",
+        "http://[",
+        "http://mlflow?x=1",
+        "http://m:x",
+        "http://m/a b",
+    ],
 )
 def test_other_addresses_are_refused(address: str) -> None:
     with pytest.raises(InvalidSetting, match="mlflow_uri"):
@@ -203,7 +215,7 @@ def test_one_run_is_created_even_if_the_disk_is_full_for_a_moment(
         copy = begin(tmp_path, server.address)
         wait_until(lambda: not copy._thread.is_alive())
     assert "No space left on device" in caplog.text
-    assert len(server.headers) == 3, "create the experiment, create the run, read the run"
+    assert len(server.headers) == 4, "create the experiment, look for the run, create it, read it"
 
 
 def test_an_unknown_answer_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

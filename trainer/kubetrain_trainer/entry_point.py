@@ -14,7 +14,13 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import explain
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm
-from kubetrain_trainer.termination import clear_termination_message, end_process, report_failure, report_result
+from kubetrain_trainer.termination import (
+    act_before_end,
+    clear_termination_message,
+    end_process,
+    report_failure,
+    report_result,
+)
 from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
@@ -52,6 +58,9 @@ def run(program: Callable[[], None]) -> None:
         report_result(stopped.result)
     except KubetrainError as error:
         _fail(_message_of(error), curable=error.is_curable, avoid_nodes=error.avoid_nodes)
+    except SystemExit as ended:
+        act_before_end(ended.code if isinstance(ended.code, int) else 1)  # Python does not tell its exit handlers
+        raise
     except Exception as error:  # noqa: BLE001 - reported as the termination message
         message = f"{type(error).__name__}: {' '.join(_message_of(error).split())[:SENTENCE_LENGTH]}"
         if known := explain(error):

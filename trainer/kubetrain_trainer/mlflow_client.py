@@ -18,6 +18,8 @@ MAX_ANSWER_BYTES = 16 << 20
 MAX_METRICS, MAX_PARAMETERS = 1000, 100
 """MLflow's limits for a request."""
 MESSAGE_LENGTH = 200
+MARK = "kubetrain.mark"
+"""The tag by which a run is found whose creation was not confirmed."""
 PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 Fields = Mapping[str, Any]
@@ -25,6 +27,11 @@ Fields = Mapping[str, Any]
 
 class Refused(Exception):
     """The server refuses the request, and would refuse it again."""
+
+    def __init__(self, sentence: str, *, is_of_request: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_of_request = is_of_request
+        """True: because of what it names. False: because of who asks."""
 
 
 class Unavailable(Exception):
@@ -59,8 +66,14 @@ class MlflowClient:
             found = self._ask("GET", "experiments/get-by-name", {"experiment_name": name})
             return str(found["experiment"]["experiment_id"])
 
-    def create_run(self, experiment: str, name: str) -> str:
-        run = self._post("runs/create", experiment_id=experiment, run_name=name, start_time=now_ms())
+    def find_run(self, experiment: str, mark: str) -> str | None:
+        query = f"tags.`{MARK}` = '{mark}'"
+        found = self._post("runs/search", experiment_ids=[experiment], filter=query, max_results=1)
+        return next((str(run["info"]["run_id"]) for run in found.get("runs", [])), None)
+
+    def create_run(self, experiment: str, name: str, mark: str) -> str:
+        tags = [{"key": MARK, "value": mark}]
+        run = self._post("runs/create", experiment_id=experiment, run_name=name, start_time=now_ms(), tags=tags)
         return str(run["run"]["info"]["run_id"])
 
     def read_run(self, run_id: str) -> LoggedRun:
@@ -145,17 +158,30 @@ def _service_account_token() -> str:
 
 
 def _failure(error: HTTPError) -> Refused | Unavailable:
-    sentence = f"{error.code} {_message(error)}"
+    content = _content(error)
+    message = _message(content)
+    is_text = error.headers.get_content_type() == "text/plain"  # of what stands before MLflow's own web server
+    words = message or (content if is_text else "") or str(error.reason)
+    sentence = f"{error.code} {' '.join(words.split())[:MESSAGE_LENGTH]}"
     is_passing = error.code in PASSING or error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return Unavailable(sentence) if is_passing else Refused(sentence)
+    if is_passing or (error.code == HTTPStatus.NOT_FOUND and not message):  # of a gateway whose server is away
+        return Unavailable(sentence)
+    return Refused(sentence, is_of_request=error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND))
 
 
-def _message(error: HTTPError) -> str:
-    """Return what MLflow says, or the meaning of the status if something else answers."""
+def _content(error: HTTPError) -> str:
     try:
-        return " ".join(str(json.loads(error.read(MAX_ANSWER_BYTES))["message"]).split())[:MESSAGE_LENGTH]
-    except (OSError, HTTPException, ValueError, LookupError, TypeError):
-        return str(error.reason)
+        return error.read(MAX_ANSWER_BYTES).decode(errors="replace")
+    except (OSError, HTTPException):
+        return ""
+
+
+def _message(content: str) -> str:
+    """Return what MLflow says; empty if something else answers."""
+    try:
+        return str(json.loads(content)["message"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def now_ms() -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, write_json
@@ -36,6 +37,7 @@ MAX_VALUE_LENGTH = 500
 """The limit of older servers; newer ones accept more."""
 FOREIGN = re.compile(r"[^\w\-. /]", re.ASCII)
 """Characters that MLflow does not accept in the name of a metric or setting."""
+MAX_NAME_LENGTH = 250
 NOT_LOGGED = ("entry", "code", "model_args", "mlflow_uri", "mlflow_experiment")
 """Settings that may contain secrets, or say nothing about what is learned."""
 log = logging.getLogger(__name__)
@@ -76,7 +78,6 @@ class MlflowLog:
         self._output = output
         self._client = MlflowClient(target.address, environment)
         self._run: LoggedRun | None = None
-        self._created = ""
         self._read_bytes = 0
         self._exit_code = 0
         self._has_warned = self._is_ending = self._is_complete = False
@@ -138,30 +139,44 @@ class MlflowLog:
         """Return the run with what the server has of it, after logging the settings that are missing."""
         run = self._client.read_run(self._target.run_id or self._own_run())
         self._client.log_parameters(run.id, list(_parameters(self._config, run)))
-        log.info("MLflow: %s/#/experiments/%s/runs/%s", self._client.address, run.experiment, run.id)
+        print(f"MLflow: {self._client.address}/#/experiments/{run.experiment}/runs/{run.id}", flush=True)
         return run
 
     def _own_run(self) -> str:
         """Return the run of this output, which is created at the beginning of the training."""
-        if run_id := self._recorded_run():
-            self._client.resume_run(run_id)
-            return run_id
-        if not self._created:  # else the disk is full, and each retry would create another one
-            experiment = self._client.experiment(self._config.mlflow_experiment)
-            self._created = self._client.create_run(experiment, self._output.path.name)
-        write_json(self._record, {"address": self._client.address, "run_id": self._created})
-        return self._created
+        recorded = self._recorded()
+        if run_id := recorded.get("run_id"):
+            try:
+                self._client.resume_run(run_id)
+                return run_id
+            except Refused as refusal:
+                if not refusal.is_of_request:
+                    raise
+                recorded = {}  # it was deleted, and metrics.jsonl has all that it had
+        mark = recorded.get("mark") or uuid4().hex
+        self._write_record(mark=mark)
+        experiment = self._client.experiment(self._config.mlflow_experiment)
+        # The server may have created the run although its answer, or this process, was lost.
+        run_id = self._client.find_run(experiment, mark) or self._client.create_run(
+            experiment, self._output.path.name, mark
+        )
+        self._write_record(run_id=run_id)
+        return run_id
 
     @property
     def _record(self) -> Path:
         return self._output.path / RECORD
 
-    def _recorded_run(self) -> str:
-        """Return the run that an earlier start of this training created on the same server; empty if there is none."""
+    def _recorded(self) -> dict[str, str]:
+        """Return the run_id of the run that an earlier start of this training created on the same server, or the mark
+        of the one that it was about to create."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             recorded = read_json(self._record)
-            return str(recorded["run_id"]) if recorded["address"] == self._client.address else ""
-        return ""
+            return recorded if recorded["address"] == self._client.address else {}
+        return {}
+
+    def _write_record(self, **values: str) -> None:
+        write_json(self._record, {"address": self._client.address, **values})
 
     def _end_run(self) -> None:
         if self._run and not self._target.run_id:
@@ -186,7 +201,7 @@ def _metrics_of(rows: list[dict[str, Any]], logged: Mapping[str, int]) -> Iterat
     timestamp = now_ms()
     for row in rows:
         for name, value in row.items():
-            key = FOREIGN.sub("_", name)
+            key = accepted_name(name)
             if name != "step" and isinstance(value, int | float) and row["step"] > logged.get(key, -1):
                 yield {"key": key, "value": value, "timestamp": timestamp, "step": row["step"]}
 
@@ -202,4 +217,10 @@ def _parameters(config: TrainConfig, run: LoggedRun) -> Iterator[dict[str, str]]
 def _numbers(model_args: Mapping[str, Any]) -> dict[str, float]:
     """Return the arguments that cannot be secrets, because they are numbers."""
     numbers = {name: value for name, value in model_args.items() if isinstance(value, int | float)}
-    return {f"model_args.{FOREIGN.sub('_', name)}": value for name, value in numbers.items()}
+    return {f"model_args.{accepted_name(name)}": value for name, value in numbers.items()}
+
+
+def accepted_name(name: str) -> str:
+    """Return the name in the form that MLflow accepts: that of a relative path."""
+    parts = (part for part in FOREIGN.sub("_", name).split("/") if part not in ("", ".", ".."))
+    return "/".join(parts)[:MAX_NAME_LENGTH].rstrip("/") or "_"

@@ -19,6 +19,7 @@ from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.own_output import accept_model, forget_model
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
@@ -52,7 +53,12 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     if not output.is_finished():
         forget_model(output, role)
         os.environ.update(environment(arguments))
-        run_entry(entry)
+        try:
+            run_entry(entry)
+        finally:
+            if role.is_chief and entry.command and output.metrics.exists():
+                # The processes of the command have ended: they could not know how, or were killed.
+                log_to_mlflow(arguments.config, output)
         with StopSignal() as stop:  # a pod that has to end now may complete what takes seconds
             accept_model(output, role, stop)
     if role.is_chief:

@@ -68,9 +68,7 @@ def end_process(exit_code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, RuntimeError):  # the disk is full, or a signal interrupted a write
             stream.flush()
-    for act in _before_end:
-        with contextlib.suppress(Exception):
-            act(exit_code)
+    act_before_end(exit_code)
     os._exit(exit_code)
 
 
@@ -78,6 +76,12 @@ def before_end(act: Callable[[int], None]) -> None:
     """Call this with the exit code before this process ends, even by end_process(). It may be called twice."""
     _before_end.append(act)
     atexit.register(act, 0)
+
+
+def act_before_end(exit_code: int) -> None:
+    for act in _before_end:
+        with contextlib.suppress(Exception):
+            act(exit_code)
 
 
 def end_without_teardown(succeeded: threading.Event) -> None:
