@@ -13,7 +13,7 @@ TOKENS = (
     rf"|(?-i:(?<![A-Z0-9_])(?!(?:[A-Z0-9]+_)*(?:{OF_TEXT})_)(?:[A-Z0-9]+_)+TOKENS))"
 )
 """Tokens that give access, and those of variables in capitals, but not the tokens of a text, such as max_tokens."""
-NOUN = r"key|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credential|connection[ _-]?string"
+NOUN = r"key|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credential|(?<![a-z])creds?|connection[ _-]?string"
 ENDING = rf"(?:{NOUN}|token|{UNCOUNTED}(?:{NOUN})s|{TOKENS})\d*"
 """The end of a name of a secret."""
 WORD = (

@@ -142,7 +142,7 @@ def strange_server(
 
 @contextmanager
 def losing_answers(server: MlflowServer, path: str, word: bytes = b"") -> Iterator[str]:
-    """Forward requests to the server, but lose the answer to the first to this path with this word. Yield the address."""
+    """Forward requests to the server, but lose the answer to the first to a path with a word. Yield the address."""
     lost: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -629,6 +629,23 @@ def test_the_command_ends_with_a_code(
     assert capsys.readouterr().err.startswith("error: RayJob sweep has no counterpart")
 
 
+def test_pods_of_the_old_job_that_something_waits_for_are_named() -> None:
+    waits = "{name: wait, image: busybox, command: [sh, -c, 'until nslookup flowers-master-0; do :; done']}"
+    translation = changed("pytorch_job", ("runtimeClassName: nvidia", f"initContainers: [{waits}]"))
+    assert "flowers-master-0: pods of a run have other names" in " ".join(translation.notes)
+    assert "pods of a run" not in " ".join(translated(text_of("pytorch_job")).notes)
+
+
+def test_a_variable_of_the_main_container_follows_its_name() -> None:
+    memory = "{name: MEMORY, valueFrom: {resourceFieldRef: {containerName: pytorch, resource: limits.memory}}}"
+    label = "metadata.labels['training.kubeflow.org/replica-index']"
+    index = f'{{name: INDEX, valueFrom: {{fieldRef: {{fieldPath: "{label}"}}}}}}'
+    translation = changed("pytorch_job", ("{name: NCCL_DEBUG, value: INFO}", f"{memory}\n            - {index}"))
+    env = translation.parameters["placement"]["env"]
+    assert env["MEMORY"] == {"resourceFieldRef": {"resource": "limits.memory"}}
+    assert "INDEX is the value of a label that pods have only with launcher training-operator" in translation.notes
+
+
 def test_arguments_with_the_names_of_settings_are_not_guessed_but_said() -> None:
     translation = translated(text_of("pytorch_job"))
     assert list(translation.parameters["train_config"]) == ["entry"]

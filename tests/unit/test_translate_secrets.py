@@ -56,6 +56,7 @@ def all_output(translation: Translation) -> str:
         ("STORAGE_URL", f"https://store.example.com/a?sv=1&sig={SECRET}"),
         ("SLACK_WEBHOOK", SECRET),
         ("dbPassword", SECRET),
+        ("AWS_CREDS", SECRET),
         ("SENTRY_DSN", f"https://{SECRET}@sentry.example.com/5"),
         ("ERRORS", f"https://{SECRET}@sentry.example.com/5"),
         ("DATABASE", f"host=db password={SECRET}"),
@@ -98,6 +99,7 @@ def test_variables_that_may_be_secrets_are_named_but_not_taken(name: str, value:
         ("ENDPOINT", "http://store.example.com:9000/a"),
         ("REPOSITORY", "ssh://git@github.com/a/b"),
         ("IMAGE_PATH", "/data/passes"),
+        ("SACRED", "1"),
         ("AUTH", "Bearer $(WANDB_API_KEY)"),
     ],
 )

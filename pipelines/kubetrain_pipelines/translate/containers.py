@@ -15,6 +15,8 @@ EXPANDED = (
     "{name} refers to other variables: Kubernetes expands only those before it, and kubetrain sorts them by name, with "
     "those from Secrets last"
 )
+OPERATOR_LABEL = "training.kubeflow.org/"
+SET_BY_OPERATOR = "{name} is the value of a label that pods have only with launcher training-operator"
 IMAGE_NOTE = (
     "image {image} must contain kubetrain's trainer: build it from kubetrain's trainer image with your code added, or "
     "remove image from the file and bring your code with --code"
@@ -108,7 +110,7 @@ def _take_environment(draft: Draft, container: Fields) -> None:
         if is_set or name == "NCCL_TIMEOUT" or is_secret(name, str(value)):
             continue
         if "valueFrom" in variable.content:
-            _take_source(draft, name, variable.content["valueFrom"])
+            _take_source(draft, name, variable.content["valueFrom"], container.name)
         else:
             if "$(" in str(value):
                 draft.note(EXPANDED.format(name=name))
@@ -116,11 +118,15 @@ def _take_environment(draft: Draft, container: Fields) -> None:
         variable.content.clear()
 
 
-def _take_source(draft: Draft, name: str, source: Any) -> None:
+def _take_source(draft: Draft, name: str, source: Any, container: str) -> None:
     match source:
+        case {"resourceFieldRef": {"containerName": owner, **rest}} if owner == container:
+            draft.set("env", {name: {"resourceFieldRef": rest}})  # its own, which has another name in pods of a run
         case {"secretKeyRef": {"name": secret, "key": key, **rest}} if not rest:
             draft.set("secret_env", {name: f"{secret}/{key}"})
         case _:
+            if OPERATOR_LABEL in str(source):
+                draft.note(SET_BY_OPERATOR.format(name=name))
             draft.set("env", {name: source})
 
 

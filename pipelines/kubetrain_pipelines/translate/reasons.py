@@ -56,7 +56,9 @@ REASONS = {
     r"initializer": "the pipeline copies dataset_uri in the step sync_dataset; choose pretrained weights in model_args",
     r"^metadata\.name$": "the run has a name: pass --name to submit, or --run-id to train",
     r"^metadata\.namespace$": "pods run in the pipeline's namespace: pass --namespace to submit if it is multi-user",
-    r"^metadata\.": "labels and annotations of placement are those of the pods; the job has kubetrain's own",
+    r"^metadata\.(labels|annotations)": "labels and annotations of placement are those of the pods; the job has "
+    "kubetrain's own",
+    r"^metadata\.": "the job has kubetrain's own",
 }
 NO_REASON = "kubetrain has no such setting"
 ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)")

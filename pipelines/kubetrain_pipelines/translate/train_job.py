@@ -1,5 +1,7 @@
 """A TrainJob of Kubeflow Trainer: its runtime has the pods, of which it changes some fields."""
 
+from typing import Any
+
 from kubetrain_pipelines.translate.commands import command_of
 from kubetrain_pipelines.translate.containers import take_container
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
@@ -67,7 +69,8 @@ def framework_of(reference: Fields, runtime: Fields) -> str:
 def _nodes(draft: Draft, runtime: Fields) -> Fields:
     """Return the replicated job that trains, and name the others."""
     jobs = runtime.at("spec.template.spec").items("replicatedJobs")
-    nodes = next((each for each in jobs if _is_training(each)), Fields({"name": "node"}))
+    by_name = next((each for each in jobs if each.name == "node"), Fields({}))
+    nodes = next((each for each in jobs if _step(each) == "trainer"), by_name)  # others have the label with their names
     if runtime.content and nodes not in jobs:
         raise InvalidSetting(
             f"{runtime.path}.spec.template.spec has no replicated job named node: correct the manifest"
@@ -82,8 +85,8 @@ def _nodes(draft: Draft, runtime: Fields) -> Fields:
     return nodes
 
 
-def _is_training(nodes: Fields) -> bool:
-    return nodes.content.get("name") == "node" or STEP_LABEL in nodes.at("template.metadata.labels").content
+def _step(nodes: Fields) -> Any:
+    return nodes.at("template.metadata.labels").content.get(STEP_LABEL)
 
 
 def _drop_overridden(main: Fields, trainer: Fields) -> None:
@@ -95,7 +98,7 @@ def _drop_overridden(main: Fields, trainer: Fields) -> None:
 
 def _patches(job: Fields, nodes: Fields, main: Fields) -> list[tuple[Fields, Fields]]:
     """Return the pod templates that a TrainJob lays over its runtime's, with their main containers."""
-    name, layers = nodes.content["name"], []
+    name, layers = nodes.name or "node", []
     for patch in job.at("spec").items("runtimePatches"):
         patch.drop("manager", "time")
         patched = patch.at("trainingRuntimeSpec.template.spec").items("replicatedJobs")

@@ -1,5 +1,7 @@
 """From manifests to the parameters of a run or of one training, with all fields that have no counterpart."""
 
+import json
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ SET_BY_SERVER = (
     "metadata.selfLink",
     "status",
 )
+ROLES = "master|worker|chief|launcher|node|ps|evaluator"
+OTHER_PODS = "pods of a run have other names: read MASTER_ADDR or TF_CONFIG instead, and let nothing wait for a pod"
 NO_ETCD = "not needed: workers find each other without etcd"
 
 
@@ -85,7 +89,7 @@ def translate(manifests: Manifests) -> Translation:
     return Translation(
         source=described(manifests.job),
         unmapped=[*left, *draft.unmapped, *_beside(manifests, runtime.path)],
-        notes=[*_notes_on_resources(draft), *draft.notes],
+        notes=[*_notes_on_resources(draft), *_notes_on_pods(draft), *draft.notes],
         **outcome,
     )
 
@@ -142,6 +146,13 @@ def _notes_on_resources(draft: Draft) -> list[str]:
         for name, limited in (("cpu", ""), ("memory", " and is limited to it"))
         if name not in draft.settings
     ]
+
+
+def _notes_on_pods(draft: Draft) -> list[str]:
+    """Name the pods of the job that something waits for or connects to: those of a run have other names."""
+    given = json.dumps([draft.settings, draft.command])
+    pods = sorted(set(re.findall(rf"\b{re.escape(draft.job)}-(?:{ROLES})-\d+\b", given))) if draft.job else []
+    return [f"{', '.join(pods)}: {OTHER_PODS}"] if pods else []
 
 
 def _beside(manifests: Manifests, runtime: str) -> Iterator[Unmapped]:
