@@ -267,6 +267,20 @@ def test_a_script_that_resumes_by_itself_keeps_the_curve(tmp_path: Path) -> None
     assert [row["step"] for row in read_metrics(TrainingOutput(tmp_path / "run").metrics)] == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("end", ["session.finish(write)", "write(output / 'export')"])
+def test_a_model_without_checkpoints_has_the_steps_that_were_logged(end: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nfrom pathlib import Path\nfrom kubetrain_trainer import session\n"
+        "output = Path(os.environ['KUBETRAIN_OUTPUT'])\n"
+        "for step in (1, 2, 3):\n    session.log(step, loss=1.0)\n"
+        "def write(folder):\n    folder.mkdir(exist_ok=True)\n    (folder / 'model').touch()\n"
+        f"{end}\n"
+    )
+    code, output, result = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    assert result["step"] == 3
+
+
 def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, signal\nfrom kubetrain_trainer import session\n"

@@ -18,6 +18,7 @@ from typing import Any
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.saving_marks import marked_as_saving
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
@@ -55,7 +56,7 @@ def accept_model(output: TrainingOutput, role: ProcessRole, stop: StopSignal) ->
     with saving():
         _await_others(output, role, stop)
         metrics = read_own_metrics(output)
-        last = proof_of_end(output, 0, role.world_size, metrics)
+        last = proof_of_end(output, role.world_size, metrics)
         output.adopt_export(last)
         record_end(output, last, metrics)
 
@@ -90,11 +91,12 @@ def saving() -> Iterator[None]:
         os.umask(before)
 
 
-def proof_of_end(output: TrainingOutput, step: int, world_size: int, metrics: Metrics) -> Checkpoint:
+def proof_of_end(output: TrainingOutput, world_size: int, metrics: Metrics) -> Checkpoint:
     """Return the newest checkpoint, or write one without files, because a checkpoint proves the success."""
     if saved := resumable_checkpoints(output.checkpoints):
         return saved[-1]
     details = {"world_size": world_size, "metrics": dict(metrics)}
+    step = max((int(row["step"]) for row in read_metrics(output.metrics)), default=0)  # those that were logged
     return output.write_checkpoint(TrainingProgress(step=step), details, lambda folder: None)
 
 

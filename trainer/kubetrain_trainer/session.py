@@ -192,7 +192,7 @@ class Session:
     def _export(self, write_export: Write, metrics: Mapping[str, float]) -> None:
         metrics = {**read_own_metrics(self._output), **metrics}
         with saving():
-            last = self._last or proof_of_end(self._output, self._step, self._role.world_size, metrics)
+            last = self._last or proof_of_end(self._output, self._role.world_size, metrics)
             self._output.write_export(last, {}, write_export)
             record_end(self._output, last, metrics)
 
