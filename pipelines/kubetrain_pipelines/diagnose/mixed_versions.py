@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from kubetrain_pipelines.diagnose.network_rules import MIXED_VERSIONS, VERSIONS
+from kubetrain_pipelines.diagnose.nccl_rules import MIXED_VERSIONS, VERSIONS
 from kubetrain_pipelines.diagnose.scan import Match
 
 

@@ -2,6 +2,7 @@
 
 from kubetrain_pipelines.diagnose import (
     memory_rules,
+    nccl_rules,
     network_rules,
     program_rules,
     scheduling_rules,
@@ -11,7 +12,7 @@ from kubetrain_pipelines.diagnose import (
 )
 
 AREAS = {
-    "Network, NCCL and rendezvous": (*network_rules.RULES, *transport_rules.RULES),
+    "Network, NCCL and rendezvous": (*network_rules.RULES, *nccl_rules.RULES, *transport_rules.RULES),
     "Memory": memory_rules.RULES,
     "Disks, volumes and credentials": storage_rules.RULES,
     "Pods, nodes and queues": scheduling_rules.RULES,
