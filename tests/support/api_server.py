@@ -22,6 +22,7 @@ from kubetrain_components.jobs.local.free_ports import free_ports
 PODS = "/api/v1/namespaces/tests/pods"
 JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")
 COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events", "localqueues")
+PRECONDITIONS = ("uid", "resourceVersion")
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
 OUR_LABEL = re.compile("(kubetrain/[^=,]+)=([^,]*)")
@@ -283,6 +284,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         if (known := self.api.objects.get(self.parts.path)) is None:
             self.refuse(404, "not found")
+        elif self._differs(known, self.body.get("metadata", {})):
+            self.refuse(409, "the UID in the precondition does not match")
         else:
             self.send_json(200, self.api.put(self.parts.path, **_merged(known, self.body)))
 
@@ -291,14 +294,18 @@ class Handler(BaseHTTPRequestHandler):
         if self._is_answered_by_fault():
             return
         known = self.api.objects.get(self.parts.path)
-        wanted = self.body.get("preconditions", {}).get("uid")
         if known is None:
             self.refuse(404, "not found")
-        elif wanted not in (None, known["metadata"]["uid"]):
-            self.refuse(409, "the UID in the precondition does not match")
+        elif self._differs(known, self.body.get("preconditions", {})):
+            self.refuse(409, "the UID or version in the precondition does not match")
         else:
             self.api.remove(self.parts.path)
             self.send_json(200, {"kind": "Status", "status": "Success"})
+
+    @staticmethod
+    def _differs(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
+        """Return True if the object is not the one, or not in the version, that the request is for."""
+        return any(wanted.get(name, known["metadata"][name]) != known["metadata"][name] for name in PRECONDITIONS)
 
     def send_json(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
         self.send_bytes(status, json.dumps(content).encode(), headers)

@@ -3,7 +3,8 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ import pytest
 import yaml
 
 from kubetrain_components.bring_code.pack import ALWAYS_IGNORED, WORKSPACE
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_pipelines import images
+from support.api_server import PODS, ApiServer
 from support.manifests import batch, command, indexed, pytorch, tensorflow, trainjob
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted(DEPLOY.rglob("*.yaml"))
 DOCKERFILES = sorted([*ROOT.glob("trainer/Dockerfile.*"), ROOT / "components" / "Dockerfile"])
+RULE = ("apiGroups", "resources", "verbs")
 OBJECT_VERBS = {"create", "get", "list", "watch", "patch", "delete"}
 # What the API has and our code asks for: a grant of anything else is one of nothing, or of too much.
 GRANTABLE = {
@@ -50,6 +55,38 @@ def test_roles_grant_what_exists_and_is_asked_for(role: dict[str, Any]) -> None:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 assert set(rule["verbs"]) <= GRANTABLE[group, resource]
+
+
+@pytest.mark.parametrize("make", [pytorch, tensorflow, trainjob, indexed, batch], ids=lambda make: make.__name__)
+def test_the_role_of_launches_grants_what_a_launcher_asks_for(
+    make: Callable[[], Job], server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    job = make()
+    with KubernetesBackend.connect() as backend:
+        handle = backend.create(job)
+        made = next(
+            each for path, each in server.objects.items() if path.endswith(f"/{job.kind.traits.plural}/{handle.name}")
+        )
+        metadata = {"labels": made["metadata"]["labels"], "ownerReferences": [{"uid": handle.uid}]}
+        server.put(f"{PODS}/one", metadata=metadata, spec={"containers": []}, status={"phase": "Running"})
+        assert next(backend.watch(handle)) is not None
+        backend.annotate(handle, {"kubetrain/progress": "step 1"})
+        backend.clean(handle, "Running")
+        backend.delete(handle)
+    (role,) = (each for each in objects("Role") if each["metadata"]["name"] == "kubetrain-launch")
+    asked = {call for request in server.requests if (call := call_of(request))}
+    assert asked - {call for rule in role["rules"] for call in product(*(rule[name] for name in RULE))} == set()
+    assert {verb for _, resource, verb in asked if resource == "pods"} >= {"list", "watch", "delete"}
+
+
+def call_of(request: str) -> tuple[str, str, str] | None:
+    """Return the API group, the resource and the verb of a request for objects in a namespace."""
+    if not (found := re.match(r"(\w+) /(?:api|apis/([^/]+))/\w+/namespaces/\w+/(\w+)(/[\w-]+)?(/\w+)?", request)):
+        return None
+    method, group, plural, name, part = found.groups()
+    reading = "get" if name else "watch" if "watch=true" in request else "list"
+    return group or "", f"{plural}{part or ''}", {"GET": reading, "POST": "create"}.get(method, method.lower())
 
 
 def test_every_binding_names_a_role_and_an_account_of_ours() -> None:

@@ -445,6 +445,21 @@ def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() ->
     assert outcome[0].handle.name == f"{NAME}-a2"
 
 
+def test_a_launcher_that_restarts_after_the_verdict_ends_the_pods_that_are_left() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    backend.change(NAME, phase=Phase.FAILED, annotations={**JOB.identity.annotations(), VERDICT_ANNOTATION: "failed"})
+    with running(backend, attempt_of=JOB) as outcome:
+        while not backend.cleaned and not outcome:
+            time.sleep(0.01)
+        assert (NAME, "Running") in backend.cleaned
+        backend.finish(NAME, Phase.FAILED, exit_code=1)
+        while f"{NAME}-a2" not in backend.jobs:
+            time.sleep(0.01)
+        backend.finish(f"{NAME}-a2", Phase.SUCCEEDED, exit_code=0)
+    assert outcome[0].handle.name == f"{NAME}-a2"
+
+
 def test_restarts_that_the_operator_forgets_are_counted() -> None:
     limited = replace(JOB, backoff_limit=4)
     backend = MemoryBackend()

@@ -230,3 +230,36 @@ def test_pods_that_cannot_be_deleted_change_no_verdict(
         run_job(job, backend, lambda line: None)
     assert pod in server.objects
     assert pod in caplog.text and "not now" in caplog.text
+
+
+def test_a_later_job_of_the_same_name_is_another_job(server: ApiServer, backend: KubernetesBackend) -> None:
+    job = batch()
+    first = backend.create(job)
+    server.remove(path_of(job))
+    second = backend.create(job)
+    assert second.uid != first.uid
+    backend.annotate(first, {"kubetrain/a": "1"})
+    backend.delete(first)
+    kept = server.objects[path_of(job)]["metadata"]
+    assert kept["uid"] == second.uid
+    assert "kubetrain/a" not in kept["annotations"]
+
+
+def test_only_the_pod_that_was_seen_is_deleted(server: ApiServer, backend: KubernetesBackend) -> None:
+    """The operator may have replaced it by one of the same name."""
+    handle = backend.create(batch())
+
+    def put() -> None:
+        owned = {"ownerReferences": [{"uid": handle.uid}]}
+        server.put(f"{PODS}/one", metadata=owned, spec={"containers": []}, status={"phase": "Running"})
+
+    def replaced(handler: Handler) -> bool:
+        server.remove(f"{PODS}/one")
+        put()
+        return False
+
+    put()
+    server.fail("DELETE", replaced)
+    backend.clean(handle, "Running")
+    assert any(request.startswith(f"DELETE {PODS}/one") for request in server.requests)
+    assert f"{PODS}/one" in server.objects

@@ -101,3 +101,19 @@ def test_all_users_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.M
     assert [each["metadata"]["name"] for each in found] == ["whole", "part", "first", "unmounted", "over"]
     assert {each["kind"] for each in found} == {"Pod"}
     assert len(pages) == 3
+
+
+def test_only_the_pvc_that_was_seen_is_annotated_or_deleted(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    claims, path = KubernetesClaims.connect(), "/api/v1/namespaces/tests/persistentvolumeclaims/data"
+    server.put(path, kind="PersistentVolumeClaim")
+    seen = claims.find("PersistentVolumeClaim", "data")
+    assert seen is not None
+    server.put(path, kind="PersistentVolumeClaim", spec={"volumeName": "pv"})
+    assert not claims.delete("PersistentVolumeClaim", "data", seen["metadata"]), "it has changed since"
+    server.remove(path)
+    server.put(path, kind="PersistentVolumeClaim")
+    assert claims.annotate(seen, {"kubetrain/last-used": "now"}) is None
+    assert "annotations" not in server.objects[path]["metadata"]

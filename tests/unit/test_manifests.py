@@ -520,6 +520,12 @@ def test_the_role_of_the_chief_alone_declares_the_port_of_its_metrics(job: Calla
         assert container.get("ports") == expected
 
 
+def test_variables_of_yours_do_not_replace_those_of_the_job() -> None:
+    job = pytorch(replace(PLAIN, env={"PYTHONUNBUFFERED": "0"}))
+    (container,) = pod_template(job, job.replicas[0])["spec"]["containers"]
+    assert {"name": "PYTHONUNBUFFERED", "value": "1"} in container["env"]
+
+
 def test_labels_of_yours_replace_the_recommended_ones() -> None:
     job = pytorch(replace(PLAIN, labels={"app.kubernetes.io/name": "vision"}))
     labels = pod_template(job, job.replicas[0])["metadata"]["labels"]

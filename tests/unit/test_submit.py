@@ -274,6 +274,16 @@ def test_a_run_whose_answer_is_lost_is_found_and_not_started_twice(
     assert len(server.kinds["runs"]) == 1
 
 
+def test_a_run_whose_answer_is_lost_is_not_taken_for_an_older_one_of_its_name(
+    server: KfpServer, api: KfpApi, pipeline: Path
+) -> None:
+    options = RunOptions(pipeline=str(pipeline), name="mine")
+    submit_and_show(api, options, detach=True)
+    server.fail("POST /apis/v2beta1/runs", answer(502))
+    with pytest.raises(KfpError, match="no run has started so far"):
+        submit_and_show(api, options, detach=True)
+
+
 def test_a_run_that_may_not_have_started_is_not_started_again(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     server.fail("POST /apis/v2beta1/runs", answer(502))
     with pytest.raises(KfpError, match=r"no run has started so far: check `kubetrain status`"):

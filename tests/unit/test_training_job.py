@@ -14,7 +14,7 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
-from kubetrain_components.launch_training.launch import launch_training
+from kubetrain_components.launch_training.launch import PROOF, launch_training
 from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
@@ -144,6 +144,15 @@ def test_a_training_on_this_machine_needs_the_words_of_rank_0() -> None:
     backend, local = MemoryBackend(), training(workers=2)
     backend.create(local.to_job())
     backend.change(local.identity.name, phase=Phase.SUCCEEDED, pods=())
+    with pytest.raises(JobFailed, match="reported no checkpoint"):
+        launch_training(local, backend, lambda line: None)
+
+
+def test_a_training_that_was_stopped_is_no_success_although_its_pod_ended_well() -> None:
+    backend, local = MemoryBackend(), training(workers=2)
+    stopped = {"status": "stopped", **dict.fromkeys(PROOF, "1")}
+    backend.create(local.to_job())
+    backend.finish(local.identity.name, Phase.SUCCEEDED, exit_code=0, last_words=json.dumps(stopped))
     with pytest.raises(JobFailed, match="reported no checkpoint"):
         launch_training(local, backend, lambda line: None)
 
