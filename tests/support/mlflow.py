@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 import subprocess
 import threading
 import time
@@ -109,7 +110,13 @@ class Strange:
 
 @contextmanager
 def strange_server(
-    status: int, body: str = "", *, content_type: str = "", location: str = "", hangs: bool = False
+    status: int,
+    body: str = "",
+    *,
+    content_type: str = "",
+    location: str = "",
+    hangs: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[Strange]:
     is_over = threading.Event()
 
@@ -132,7 +139,7 @@ def strange_server(
         def log_message(self, *unused: Any) -> None:
             """Log nothing."""
 
-    with _serving(Handler) as address:
+    with _serving(Handler, tls) as address:
         served = Strange(address)
         try:
             yield served
@@ -174,12 +181,14 @@ def losing_answers(server: MlflowServer, path: str, word: bytes = b"") -> Iterat
 
 
 @contextmanager
-def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def _serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

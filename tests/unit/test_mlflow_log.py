@@ -16,6 +16,7 @@ from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.mlflow_client import LoggedRun
 from kubetrain_trainer.mlflow_log import MlflowLog, Target, find_target, log_to_mlflow
 from kubetrain_trainer.training_output import TrainingOutput
+from support.certificates import Authority
 from support.mlflow import strange_server
 from support.prometheus import wait_until
 
@@ -125,6 +126,20 @@ def test_a_pod_without_a_token_is_told_what_to_set(
     copy = begin(tmp_path, "http://127.0.0.1:1", MLFLOW_TRACKING_AUTH="kubernetes")
     wait_until(lambda: not copy._thread.is_alive())
     assert "service_account" in caplog.text
+
+
+@pytest.mark.parametrize(("is_trusted", "reason"), [(True, "403 Forbidden"), (False, "certificate verify failed")])
+def test_a_ca_of_your_own_is_trusted_by_the_variable_of_mlflow(
+    is_trusted: bool, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority()
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    environment = {"MLFLOW_TRACKING_SERVER_CERT_PATH": str(tmp_path / "ca.pem")} if is_trusted else {}
+    with strange_server(403, tls=authority.signed("mlflow", "127.0.0.1").server_context(tmp_path)) as server:
+        copy = begin(tmp_path, server.address, **environment)
+        wait_until(lambda: caplog.messages)
+        copy.end(0)
+    assert reason in caplog.messages[0]
 
 
 def test_credentials_follow_no_redirect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 TIMEOUT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 16 << 20
@@ -114,7 +115,7 @@ class MlflowClient:
         headers = {"Content-Type": "application/json", **self._credentials()}
         request = Request(url, data=body, headers=headers, method=method)  # noqa: S310 - checked to be http or https
         try:
-            with build_opener(_RefuseRedirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+            with build_opener(_RefuseRedirects, *self._trusting()).open(request, timeout=TIMEOUT_SECONDS) as response:
                 answer = json.loads(response.read(MAX_ANSWER_BYTES))
         except HTTPError as error:
             raise _failure(error) from None
@@ -127,6 +128,11 @@ class MlflowClient:
         if not isinstance(answer, dict):
             raise Unavailable("the answer is not MLflow's")
         return answer
+
+    def _trusting(self) -> list[HTTPSHandler]:
+        """Return what trusts the CA of MLflow's own variable; by default those of the system, or of SSL_CERT_FILE."""
+        path = self._environment.get("MLFLOW_TRACKING_SERVER_CERT_PATH")
+        return [HTTPSHandler(context=ssl.create_default_context(cafile=path))] if path else []
 
     def _credentials(self) -> dict[str, str]:
         """Return the headers by which the server knows the user. They are read for each request: tokens are rotated."""
