@@ -67,6 +67,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "batches": {"accumulate": 2},
     "forgetful": {"max_steps": 12},
     "gan": {"epochs": 2},
+    "dropout": {"loader_workers": 1},
     "evaluating": {"epochs": 1, "checkpoint_every": 2},
     "one-optimizer": {},
     "documented": {"model": "documented:build", "metric": "perplexity", "metric_mode": "min"},
@@ -94,7 +95,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "random-sampler": ({}, "sampler(0) returned other samples when it was called again"),
 }
-RESUMED = {"optimizers": 4, "sized": 8, "batches": 8, "stream": 12, "gan": 4}
+RESUMED = {"optimizers": 4, "sized": 8, "batches": 8, "stream": 12, "gan": 4, "dropout": 4}
 """Trainings that start again from the checkpoint of this step, in the middle of an epoch."""
 
 
@@ -181,6 +182,15 @@ def test_a_killed_training_ends_like_one_that_was_not(name: str, folder: Path, r
     assert before.progress == after.progress
     assert_same(state_of(before), state_of(after))
     assert steps_of(folder, name)[-1]["loss"] == steps_of(folder, f"{name}-again")[-1]["loss"]
+
+
+def test_dropout_drops_other_units_at_each_step_and_the_same_after_a_restart(
+    folder: Path, resumed: Mapping[str, str]
+) -> None:
+    dropped = (folder / "dropped-0").read_text().splitlines()
+    undisturbed, again = dropped[:24], dropped[24:]
+    assert len(set(undisturbed)) == 24
+    assert again == undisturbed[4:]
 
 
 def test_the_gradient_of_an_own_step_is_measured_before_it_is_clipped() -> None:

@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logs(folder: Path) -> list[str]:
     """The logs of both processes. The last training fails and leaves them without a group."""
     tasks = {"metrics": task("metrics"), "gan": task("gan"), "sized": task("sized"), "found": task("head-found")}
-    return run_group(folder, 2, **tasks, head=task("head"))
+    return run_group(folder, 2, **tasks, dropout=task("dropout", loader_workers=1), head=task("head"))
 
 
 def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path, logs: list[str]) -> None:
@@ -107,6 +107,12 @@ def test_an_own_step_of_two_processes_is_the_step_of_one_with_twice_the_batch(fo
     two, one = (state_of(newest(folder / "output" / name)) for name in ("gan", "alone"))
     assert_same(two["model"], one["model"], tolerance=1e-6)
     assert "frozen.weight" in one["model"]
+
+
+def test_dropout_drops_other_units_in_each_process_and_at_each_step(folder: Path, logs: list[str]) -> None:
+    dropped = [(folder / f"dropped-{rank}").read_text().splitlines() for rank in range(2)]
+    assert [len(each) for each in dropped] == [12, 12]
+    assert len({*dropped[0], *dropped[1]}) == 24
 
 
 def cut(folder: Path, name: str) -> None:

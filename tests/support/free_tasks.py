@@ -280,6 +280,17 @@ class Recording(nn.Linear):
         return super().forward(points)
 
 
+class Dropout(nn.Dropout):
+    """Notes in a file of each process what it drops in training."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        kept = super().forward(hidden)
+        if self.training:
+            with Path(f"dropped-{torchrun_role().rank}").open("a") as file:
+                file.write(f"{(kept == 0).tolist()}\n")
+        return kept
+
+
 class Perplexity:
     """A metric of the whole split that is neither a mean over samples nor one over processes."""
 
@@ -338,5 +349,6 @@ TASKS = {
     "late-sampler": lambda config: plain(config, sampler=lambda epoch: range(SAMPLES if epoch < 2 else 10)),
     "random-sampler": lambda config: plain(config, sampler=lambda epoch: torch.randperm(SAMPLES)),
     "one-optimizer": lambda config: plain(config, optimizer=lambda model: torch.optim.Adam(model[0].parameters())),
+    "dropout": lambda config: plain(config, model=nn.Sequential(nn.Linear(4, 8), Dropout(), nn.Linear(8, 2))),
     "evaluating": lambda config: plain(config, model=Recording(4, 2).eval()),  # as libraries return them,
 }
