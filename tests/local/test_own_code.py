@@ -392,6 +392,18 @@ def test_a_run_resumes_from_another_runs_checkpoint(tmp_path: Path) -> None:
     assert "resume_from: there is no complete checkpoint in " in output
 
 
+def test_a_run_that_resumes_from_another_and_only_finishes_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_SESSION)
+    assert run(tmp_path, {"script": "train.py"})[0] == 0
+    flags = ("--output-dir", str(tmp_path / "second"), "--resume-from", "run")
+    code, output, message = run(tmp_path, {"script": "train.py"}, *flags)
+    assert code == 0, output
+    assert f"resumes from {tmp_path}/run/checkpoints/step-00000040\n" in output
+    second = TrainingOutput(tmp_path / "second")
+    assert message == second.read_result()
+    assert second.verify_result(message).path.parent == second.checkpoints
+
+
 def test_a_checkpoint_with_a_reserved_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "from kubetrain_trainer import session\nsession.save(1, lambda folder: (folder / 'manifest.json').touch())\n"
