@@ -4,8 +4,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +128,19 @@ def test_a_stopped_training_reports_the_checkpoint_that_it_saved_not_a_damaged_l
         save_and_stop(resumed, progress, report)
     assert stopped.value.result["checkpoint"] == "step-00000130"
     assert summarize(resumed.output.time_spent)["seconds"]["checkpoint"] > 0
+
+
+def test_the_model_and_its_average_get_the_chiefs_statistics(
+    resumed: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, average, broadcast = object(), object(), list[object]()
+    monkeypatch.setattr(FakeGroup, "broadcast_statistics", lambda self, model: broadcast.append(model))
+    averaged = replace(resumed, task=SimpleNamespace(model=model), averages=SimpleNamespace(model=average))
+    progress = TrainingProgress(step=130)
+    report = TrainingReport(averaged.config, averaged.output, PLAN, averaged.group, progress, averaged.own_time)
+    with pytest.raises(Stopped):
+        save_and_stop(averaged, progress, report)
+    assert broadcast == [model, average]
 
 
 def test_a_finished_training_proves_its_last_checkpoint_not_a_damaged_later_one(resumed: Training) -> None:
