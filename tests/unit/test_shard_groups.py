@@ -50,6 +50,12 @@ def test_it_depends_on_seed_epoch_and_size_of_the_cache_alone() -> None:
     )
 
 
+def test_each_epoch_shuffles_the_samples_of_a_single_group_anew() -> None:
+    one, other = (groups([50]).order(3, epoch)[:] for epoch in (4, 5))
+    assert one != other
+    assert sorted(one) == sorted(other) == list(range(50))
+
+
 def test_a_part_is_the_same_alone() -> None:
     whole = groups().order(7, 2)[:]
     for part in (slice(0, 5), slice(290, None), slice(3, 299, 7), slice(5, 5)):
