@@ -109,6 +109,8 @@ class TestPacked:
             ("echo '[]' > train/train-000000.index.json", "train-000000.index.json is damaged"),
             ("sed -i 's/\\[/[7,/' train/*0.index.json", "train-000000.index.json is damaged|is not the shard"),
             ("sed -i 's/labels\":\\[/&7,/' train/*0.index.json", "train-000000.index.json is damaged"),
+            ("sed -i 's/offsets\":\\[/&99999/' train/*0.index.json", "train-000000.tar has .* and is not the shard"),
+            ("sed -i 's/sizes\":\\[/&99999/' train/*0.index.json", "train-000000.tar has .* and is not the shard"),
             ("echo '{' > manifest.json", r"manifest.json is damaged \(.*\): sync or pack again"),
             ("sed -i 's#train/train-000000.tar#../out/x.tar#' manifest.json", "names '../out/x.tar', which is outside"),
             ('sed -i \'s/"split": "train"/"split": "t"/\' manifest.json', "out/train has no tar shards: shards must"),
