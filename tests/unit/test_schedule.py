@@ -111,6 +111,22 @@ def test_the_shape_of_each_schedule(schedule: str, factors: list[float]) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("linear", [0.5, 1, 0.5, 0.125, 0]),
+        ("wsd", [0.5, 1, 1, 0.5, 0]),
+        ("cosine", [0.5, 1, 0.5, 0.03806, 0]),
+        ("step", [0.5, 1, 0.1, 0.01, 0.01]),
+        ("constant", [0.5, 1, 1, 1, 1]),
+    ],
+)
+def test_the_shape_of_each_schedule_after_a_warmup(schedule: str, factors: list[float]) -> None:
+    config = replace(CONFIG, schedule=schedule)
+    steps = (100, 200, 600, 900, 1000)
+    assert [factor_at(config, step) for step in steps] == pytest.approx(factors, abs=1e-5)
+
+
 def test_drops_end_at_the_lowest_rate() -> None:
     config = TrainConfig(schedule="step", epochs=90, min_rate=0.05)
     assert [factor_at(config, step) for step in (3001, 6001)] == pytest.approx([0.1, 0.05])
