@@ -5,6 +5,7 @@ import logging
 import math
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -127,12 +128,19 @@ def test_a_client_that_disconnects_is_not_logged(serve: Serve, capfd: pytest.Cap
 def test_a_used_port_is_logged_once_and_served_when_free(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Server(metrics_server._Server):
+        def server_bind(self) -> None:
+            attempts.release()
+            super().server_bind()
+
+    attempts = threading.Semaphore(0)
+    monkeypatch.setattr(metrics_server, "_Server", Server)
     monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         serve(port, lambda: "value 1\n")
-        time.sleep(0.2)
+        assert all(attempts.acquire(timeout=60) for _ in range(4))
         complaints = [record.getMessage() for record in caplog.records]
         assert len(complaints) == 1
         assert f"port {port} (Address already in use)" in complaints[0] and "metrics_port" in complaints[0]
