@@ -77,10 +77,10 @@ def test_a_process_that_holds_the_gil_is_ended_with_its_stack(tmp_path: Path) ->
 
 
 def test_a_late_process_that_moves_gets_more_time(tmp_path: Path) -> None:
-    moving = "while time.monotonic() < begun + 1.4: exec(line.replace(co_firstlineno=next(numbers)))"
-    line = "compile('for _ in range(999): sum(range(999))', 'own.py', 'exec')"  # long, so that each sample is within it
+    moving = "while time.monotonic() < begun + 1.6: exec(line.replace(co_firstlineno=next(numbers)))"
+    line = "compile('for _ in range(99): sum(range(999))', 'own.py', 'exec')"  # long, so that each sample is within it
     begun = ("import itertools", f"line, numbers = {line}, itertools.count()")
-    body = (*begun, "dog.beat('step 7')", "begun = time.monotonic()", "time.sleep(0.9)", moving, "dog.beat('8')")
+    body = (*begun, "dog.beat('step 7')", "begun = time.monotonic()", "time.sleep(0.5)", moving, "dog.beat('8')")
     exit_code, log, message = run(tmp_path, *body)
     assert (exit_code, message) == (0, {})
     assert log.endswith("well ended\n")
