@@ -28,6 +28,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_cache import EVALUATION, PARTS, SOCKET, TRAINING, ShardCache, ShardUnavailable, StoredShard
 from support.disk import file_sizes
 from support.faulty_s3 import FaultyS3, cut_short, damaged, flipped, refused, replaced
+from support.prometheus import wait_until
 
 CACHE_BYTES = 4000
 LIMIT = int(CACHE_BYTES * PARTS[TRAINING])
@@ -88,8 +89,7 @@ def test_many_readers_get_their_shards_within_the_limit(s3: FaultyS3, cache: Sha
 def test_what_was_announced_is_there_before_it_is_needed(s3: FaultyS3, cache: ShardCache) -> None:
     shards = [put(s3, number) for number in range(3)]
     cache.announce(shards)
-    while cache.counts()["shards_fetched"] < 3:
-        pass
+    wait_until(lambda: cache.counts().get("shards_fetched") == 3)
     for shard in shards:
         assert read(cache, shard)
     assert cache.counts() == {"shards_fetched": 3, "shard_waits": 0}
@@ -237,6 +237,20 @@ def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, mo
     s3.faults.clear()
     assert read(cache, shard), "it is tried again when it is needed again"
     assert read(cache, other)
+
+
+def test_shards_that_cannot_be_fetched_take_no_space(
+    s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubetrain_trainer.shard_cache.ABSENT_SECONDS", 0.1)
+    store, cache = open_store("s3://bucket/data", url, was_reached=True), ShardCache(tmp_path / "cache", TRAINING)
+    with ThreadPoolExecutor() as threads, serving(store, cache.folder, CACHE_BYTES):
+        for number in range(LIMIT // SIZE):
+            shard = put(s3, number)
+            s3.fail(f"data/{shard.key}", refused(403, "AccessDenied"))
+            with pytest.raises(KubetrainError, match=f"{shard.key}.*AccessDenied"):
+                cache.open(shard)
+        assert threads.submit(read, cache, shard).result(timeout=30)
 
 
 def test_a_reader_that_was_killed_holds_nothing(s3: FaultyS3, cache: ShardCache) -> None:
