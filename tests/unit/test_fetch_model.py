@@ -116,6 +116,18 @@ class TestS3:
             "bytes=200000-299999"
         ]
 
+    def test_a_download_that_is_cut_again_and_again_ends_if_bytes_arrive_each_time(
+        self, s3: tuple[FaultyS3, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.01)
+        monkeypatch.setenv(retries.ATTEMPTS_VARIABLE, "3")
+        server, url = s3
+        publish(open_store("s3://bucket/models", url), "v1", b"weight" * 2000)
+        server.fail("models/v1/sub/model.pt", cut_short(1000), times=6)
+        fetch_latest(open_store("s3://bucket/models", url), tmp_path)
+        assert fetched(tmp_path) == {"version": "v1", "problem": ""}
+        assert server.gets("models/v1/sub/model.pt")[-1].endswith(" bytes=6000-11999")
+
     def test_a_server_that_does_not_answer_fails_the_pod_so_that_it_is_tried_again(
         self, s3: tuple[FaultyS3, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
