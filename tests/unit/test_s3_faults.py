@@ -261,6 +261,16 @@ class TestBytes:
         conditions = [sent.get("if-match") for sent in s3.headers[-2:]]
         assert conditions == [f'"{hashlib.md5(content).hexdigest()}"'] * 2
 
+    def test_a_transfer_that_is_cut_again_and_again_ends_if_bytes_arrive_each_time(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ATTEMPTS_VARIABLE, "3")
+        content = os.urandom(10_000)
+        s3.put("data/key", content)
+        s3.fail("data/key", cut_short(1000), times=6)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), {"key": content})
+        assert len(s3.gets("data/key")) == 7
+
     def test_a_response_of_a_server_that_ignores_ranges_is_cut(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
@@ -648,6 +658,20 @@ class TestServer:
         assert len(s3.gets("data/folder/4")) >= 1
         (data,) = (tmp_path / "versions").glob(".*.partial/data")
         assert len(files_below(data)) == 29
+
+    def test_many_bad_objects_among_good_ones_do_not_stop_a_sync(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        contents = put(s3, 209)
+        bad = sorted(contents)[::25]
+        for key in bad:
+            s3.fail(f"data/{key}", refused(403, "AccessDenied"))
+        assert len(bad) > fetch.MAX_FAILURES_IN_A_ROW
+        with pytest.raises(StoreError, match=f"^{len(bad)} objects could not be downloaded: access to .*{bad[0]}"):
+            transfer_dataset(store, tmp_path, concurrency=1)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, contents)
+        assert (report.resumed, report.downloaded) == (200, 9)
 
     def test_a_bucket_in_another_region_is_found(
         self, s3: FaultyS3, url: str, s3_credentials: None, tmp_path: Path
