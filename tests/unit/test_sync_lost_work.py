@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectContent, ObjectStore, StoredObject
 from kubetrain_components.sync_dataset import fetch, locks, space
 from kubetrain_components.sync_dataset.large_object import LargeObject
-from kubetrain_components.sync_dataset.locks import version_locked
+from kubetrain_components.sync_dataset.locks import delete_lock, version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_components.sync_dataset.publish import DatasetVersion, published_versions
@@ -189,6 +191,13 @@ class TestInterruptedSyncs:
         report = sync(big, staging)
         assert (report.downloaded, report.resumed) == (1, 3)
 
+    def test_the_sync_of_another_dataset_does_not_use_them(self, tmp_path: Path, staging: Path) -> None:
+        big, small = make_source(tmp_path / "big"), make_source(tmp_path / "small")
+        interrupt(big, staging, "big-3")
+        (small / "big-0").hardlink_to(big / "big-0")
+        report = sync(small, staging)
+        assert (report.downloaded, report.resumed) == (5, 0)
+
     def test_they_are_deleted_after_a_week(self, tmp_path: Path, staging: Path) -> None:
         big, small = make_source(tmp_path / "big"), make_source(tmp_path / "small")
         interrupt(big, staging, "big-3")
@@ -330,6 +339,29 @@ class TestLocks:
             waiting.join()
         assert reports[0].downloaded == 0
         assert reports[0].seconds <= time.monotonic() - started - 0.3
+
+
+    def test_a_sync_that_waited_for_a_lock_that_was_deleted_waits_for_the_next_holder(
+        self, staging: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waits, digest = threading.Semaphore(0), "0" * 16
+        monkeypatch.setattr(locks.log, "warning", lambda *_: waits.release())
+        staging.mkdir()
+
+        def hold() -> None:
+            with version_locked(staging, digest):
+                pass
+
+        with ThreadPoolExecutor() as threads, ExitStack() as next_holder:
+            with version_locked(staging, digest):
+                waiting = threads.submit(hold)
+                assert waits.acquire(timeout=30)
+                delete_lock(staging, digest)
+                next_holder.enter_context(version_locked(staging, digest))
+            assert waits.acquire(timeout=30), "it must not hold the version at the same time"
+            assert not waiting.done()
+            next_holder.close()
+            waiting.result(timeout=30)
 
 
 class SlowSync:
