@@ -527,6 +527,10 @@ class TestVerify:
                 (source / f"{number:0200}").touch()
             version = staging / "versions" / transfer_dataset(DirectoryStore(source), staging).digest
             (version / "data" / "added").touch()
+            # Whenever the interpreter's table of interned strings is full, it grows by megabytes.
+            return min(peak_of_verifying(version) for _ in range(2))
+
+        def peak_of_verifying(version: Path) -> int:
             tracemalloc.start()
             assert self.problems(version) == ["added is not in manifest.jsonl"]
             found = tracemalloc.get_traced_memory()[1]
