@@ -340,7 +340,6 @@ class TestLocks:
         assert reports[0].downloaded == 0
         assert reports[0].seconds <= time.monotonic() - started - 0.3
 
-
     def test_a_sync_that_waited_for_a_lock_that_was_deleted_waits_for_the_next_holder(
         self, staging: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
