@@ -21,11 +21,10 @@ from kubetrain_components.jobs.local.free_ports import free_ports
 
 PODS = "/api/v1/namespaces/tests/pods"
 JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")
-COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events", "localqueues")
+COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events", "localqueues", "workflows")
 PRECONDITIONS = ("uid", "resourceVersion")
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
-OUR_LABEL = re.compile("(kubetrain/[^=,]+)=([^,]*)")
 GROUP_PATH = re.compile("/apis/[^/]+/[^/]+")
 
 Fault = Callable[["Handler"], bool]
@@ -364,10 +363,10 @@ class Handler(BaseHTTPRequestHandler):
         return self.parts.path.rsplit("/", 1)[-1] in COLLECTIONS
 
     def _is_selected(self, item: dict[str, Any]) -> bool:
-        """Return True if the item has the labels of ours that are selected: tests give pods no others."""
+        """Return True if the item has all labels that are selected, by name or by name and value."""
         labels = item["metadata"].get("labels") or {}
-        selected = OUR_LABEL.findall(self.query.get("labelSelector", ""))
-        return all(labels.get(name) == value for name, value in selected)
+        selected = (each.partition("=") for each in self.query.get("labelSelector", "").split(",") if each)
+        return all(labels.get(name) == value if equals else name in labels for name, equals, value in selected)
 
     def _send_list(self) -> None:
         with self.api.changed:

@@ -37,9 +37,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServ
         )
         server.write(server.run("train-0"), f"{OOM}\n".encode())
         ended = {"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
+        of_job = {"kubetrain/role": "worker", "batch.kubernetes.io/job-name": "train"}
         server.put(
             f"{PODS}/train-0",
-            metadata={"labels": {"kubetrain/role": "worker"}, "ownerReferences": [{"uid": "uid-job"}]},
+            metadata={"labels": of_job, "ownerReferences": [{"uid": "uid-job"}]},
             spec={"containers": [{"name": "main"}], "nodeName": "node-1"},
             status={"phase": "Failed", "containerStatuses": [ended]},
         )

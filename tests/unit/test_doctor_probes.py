@@ -32,9 +32,10 @@ def finish_at_once(handler: Handler) -> bool:
         ended = {"name": "main", "restartCount": 0, "state": {"terminated": report}}
         api.run(f"{name}-x").is_over = True
         owner = {"kind": "Job", "name": name, "uid": made["metadata"]["uid"], "controller": True}
+        labels = {**body["spec"]["template"]["metadata"]["labels"], "batch.kubernetes.io/job-name": name}
         api.put(
             f"{PODS}/{name}-x",
-            metadata={**body["spec"]["template"]["metadata"], "ownerReferences": [owner]},
+            metadata={**body["spec"]["template"]["metadata"], "labels": labels, "ownerReferences": [owner]},
             spec=body["spec"]["template"]["spec"],
             status={"phase": "Succeeded", "containerStatuses": [ended]},
         )

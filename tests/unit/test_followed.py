@@ -30,7 +30,8 @@ def put_job(server: ApiServer, *conditions: str) -> None:
 
 
 def put_pod(server: ApiServer, phase: str) -> None:
-    metadata: dict[str, Any] = {"ownerReferences": [{"uid": "job"}], "labels": {"kubetrain/role": "evaluation"}}
+    labels = {"kubetrain/role": "evaluation", "batch.kubernetes.io/job-name": "j"}
+    metadata: dict[str, Any] = {"ownerReferences": [{"uid": "job"}], "labels": labels}
     spec = {"containers": [{"name": "main"}]}
     server.put(f"{PODS}/j-0", metadata=metadata, spec=spec, status={"phase": phase})
 

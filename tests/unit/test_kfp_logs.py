@@ -20,7 +20,6 @@ from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, stamp
 from support.kfp_runs import Step, kfp_without_cluster, show_status, workflow, write_pipeline
 from support.kfp_server import RECORDED, KfpServer, recorded_answer, recorded_run
-from support.labeled_server import LabelHandler
 
 GREET, FAIL = Step(task="greet"), Step(task="fail", state="FAILED", started=1)
 FAILED = workflow([GREET, FAIL], "FAILED")
@@ -73,7 +72,7 @@ def start(server: KfpServer, api: KfpApi, tmp_path: Path, capsys: pytest.Capture
 
 @pytest.fixture
 def cluster(server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    with ApiServer(LabelHandler) as cluster:
+    with ApiServer() as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path)))
         yield cluster
 

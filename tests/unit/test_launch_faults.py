@@ -72,7 +72,7 @@ class Launch:
         job = self.server.objects[self._path]
         metadata: dict[str, Any] = {
             "ownerReferences": [{"uid": job["metadata"]["uid"]}],
-            "labels": {"kubetrain/role": "evaluation"},
+            "labels": {"kubetrain/role": "evaluation", "batch.kubernetes.io/job-name": NAME},
         }
         state = {"terminated": {"exitCode": 0}} if phase == "Succeeded" else {"running": {}}
         statuses = [{"name": "main", "restartCount": 0, "state": state}]

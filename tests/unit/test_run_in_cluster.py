@@ -15,7 +15,6 @@ from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInC
 from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from support.api_server import PODS, ApiServer, answer, not_served
 from support.kfp_server import KfpServer
-from support.labeled_server import LabelHandler
 
 NAMESPACE = "/namespaces/tests/"
 WORKFLOWS = f"/apis/argoproj.io/v1alpha1{NAMESPACE}workflows"
@@ -27,7 +26,7 @@ OURS, OF_RUN = {"kubetrain/run-id": RUN}, {"pipeline/runid": RUN}
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    with ApiServer(LabelHandler) as server:
+    with ApiServer() as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
         server.put(f"{WORKFLOWS}/train-x", metadata={"labels": OF_RUN}, status={"nodes": {}})
         yield server

@@ -17,7 +17,6 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import PODS, ApiServer, answer, hang, stamp
 from support.kfp_runs import Step, workflow
 from support.kfp_server import KfpServer
-from support.labeled_server import LabelHandler
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 WORKFLOWS = "/apis/argoproj.io/v1alpha1/namespaces/tests/workflows"
@@ -40,7 +39,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServ
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
-    with ApiServer(LabelHandler) as server:
+    with ApiServer() as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
         server.put(f"{JOBS}/train", uid="uid-job", kind="Job", metadata={"labels": LABELS}, spec={"template": {}})
         put_pod(server, phase="Pending", conditions=[NO_CPU])
