@@ -68,7 +68,8 @@ def test_the_role_of_launches_grants_what_a_launcher_asks_for(
         made = next(
             each for path, each in server.objects.items() if path.endswith(f"/{job.kind.traits.plural}/{handle.name}")
         )
-        metadata = {"labels": made["metadata"]["labels"], "ownerReferences": [{"uid": handle.uid}]}
+        labels = {**made["metadata"]["labels"], job.kind.traits.job_name_label: handle.name}
+        metadata = {"labels": labels, "ownerReferences": [{"uid": handle.uid}]}
         server.put(f"{PODS}/one", metadata=metadata, spec={"containers": []}, status={"phase": "Running"})
         assert next(backend.watch(handle)) is not None
         backend.annotate(handle, {"kubetrain/progress": "step 1"})

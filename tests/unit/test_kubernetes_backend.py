@@ -250,7 +250,8 @@ def test_only_the_pod_that_was_seen_is_deleted(server: ApiServer, backend: Kuber
     handle = backend.create(batch())
 
     def put() -> None:
-        owned = {"ownerReferences": [{"uid": handle.uid}]}
+        labels = {handle.kind.traits.job_name_label: handle.name}
+        owned = {"labels": labels, "ownerReferences": [{"uid": handle.uid}]}
         server.put(f"{PODS}/one", metadata=owned, spec={"containers": []}, status={"phase": "Running"})
 
     def replaced(handler: Handler) -> bool:
