@@ -110,6 +110,10 @@ def test_needs_are_those_of_the_manifests() -> None:
     assert asked.secrets["hub"] == NeededSecret(frozenset({"token"}))
 
 
+def test_a_secret_is_required_if_anything_requires_it() -> None:
+    assert not needs('secret_env={"TOKEN": "kubetrain-s3/token"}').secrets["kubetrain-s3"].is_optional
+
+
 @pytest.mark.parametrize(
     ("launcher", "kind", "objects"),
     [
@@ -553,6 +557,24 @@ def test_nodes(pairs: tuple[str, ...], status: Status, evidence: str, remedy: st
         check(grown, WARNING, "the autoscaler must add nodes", "request less")
 
 
+@pytest.mark.parametrize(
+    ("effect", "tolerated", "admitted"),
+    [
+        ("NoExecute", "NoSchedule", 0),
+        ("NoExecute", "NoExecute", 1),
+        ("NoExecute", "", 1),
+        ("PreferNoSchedule", "NoSchedule", 1),
+    ],
+)
+def test_a_taint_that_repels_pods_admits_those_that_tolerate_its_effect(
+    effect: str, tolerated: str, admitted: int
+) -> None:
+    tainted = {**node(), "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": effect}]}}
+    pair = f"tolerations={json.dumps([{'operator': 'Exists', 'effect': tolerated}])}"
+    found = capacity.judge_nodes([tainted], needs(pair).training, can_grow=False)
+    check(found, OK if admitted else MISSING, f"{admitted} of 1 nodes admit")
+
+
 def test_a_cordoned_node_does_not_count() -> None:
     cordoned = {**node(), "spec": {"unschedulable": True}}
     check(capacity.judge_nodes([cordoned], needs().training, can_grow=False), MISSING, "0 of 1 nodes")
@@ -566,6 +588,7 @@ def test_a_cordoned_node_does_not_count() -> None:
         ([quota(pods="2")], MISSING, "allows 2 pods.*run needs 3", '"pods": "3"'),
         ([quota(requests_cpu="2")], MISSING, "allows 2 requests.cpu.*run needs 2100m", '"requests.cpu": "2100m"'),
         ([quota({"memory": "4Gi"}, memory="10Gi")], WARNING, "of which 4Gi is used.*needs 8Gi", '"memory": "12Gi"'),
+        ([quota({"memory": "4Gi"}, memory="10Gi", pods="2")], MISSING, "of which 4Gi is used.*allows 2 pods", "less"),
         ([quota(limits_memory="7Gi")], MISSING, "allows 7Gi limits.memory", "resourcequota q"),
         (
             [quota(persistentvolumeclaims="1")],
@@ -689,6 +712,7 @@ def test_without_pvcs_to_create_no_storage_class_is_needed() -> None:
         (["ReadWriteOnce"], "Bound", WARNING, "pods on several nodes cannot write"),
         (["ReadOnlyMany"], "Pending", MISSING, "pods cannot write"),
         (["ReadWriteMany"], "Lost", MISSING, "is Lost"),
+        (["ReadWriteOnce", "ReadWriteMany"], "Bound", OK, "exists: ReadWriteOnce, ReadWriteMany, Bound"),
     ],
 )
 def test_an_existing_pvc(modes: list[str], phase: str, status: Status, evidence: str) -> None:
@@ -880,6 +904,9 @@ def test_a_mount_that_can_be_written_is_not_read_only(tmp_path: Path) -> None:
     seen = run_in_pod(tmp_path, {"write": [str(tmp_path)], "read_only": [str(tmp_path), "mark"]})
     assert seen["write"].startswith("user ")
     assert seen["read_only"] == "error: a pod can write to a read-only mount"
+    (tmp_path / "static").mkdir()
+    seen = run_in_pod(tmp_path, {"read_only": [str(tmp_path / "static"), ""]})
+    assert seen["read_only"] == "error: a pod can write to a read-only mount", "nobody left a mark in a PVC of yours"
 
 
 class TestS3:

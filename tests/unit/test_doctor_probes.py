@@ -101,6 +101,14 @@ def test_what_doctor_leaves_when_it_is_killed_is_deleted_after_an_hour(server: A
         assert (owner["kind"], owner["name"]) == ("Job", jobs["keeper"]["metadata"]["name"])
 
 
+def test_the_pvcs_of_probes_are_like_those_that_exist(server: ApiServer) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {}}
+    server.put(f"{CLAIMS}/kubetrain-output", spec=spec, status={"phase": "Bound"})
+    examine()
+    (output,) = (each for each in posted(server, CLAIMS) if "doctor-output-" in each["metadata"]["name"])
+    assert (output["spec"]["accessModes"], output["spec"]["storageClassName"]) == (["ReadWriteOnce"], "fast")
+
+
 def test_a_step_has_the_account_and_the_ca_of_the_run_and_nothing_of_its_placement(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
