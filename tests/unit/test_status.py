@@ -2,17 +2,24 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDS_FIRST_ANNOTATION
 from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 from kubetrain_pipelines.kubeflow import follow_run
+from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_pipelines.status import follow
 from kubetrain_pipelines.status.follow import ResultUnknown
+from kubetrain_pipelines.status.snapshot import Snapshot
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import PODS, ApiServer, answer, hang, stamp
 from support.kfp_runs import Step, workflow
@@ -211,6 +218,24 @@ def test_watching_continues_through_an_outage(
     assert output.endswith("job train succeeded\n")
 
 
+def test_an_outage_lasts_from_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(id="r", name="nightly", state=RunState.RUNNING, created=datetime.now(UTC), ended=None)
+    going, over = Snapshot(run=run), Snapshot(run=replace(run, state=RunState.SUCCEEDED))
+    answers, now = [going, going, Unreachable("no route"), over], 0.0
+
+    def read_much_later() -> Snapshot:
+        nonlocal now
+        now += follow.OUTAGE_TIMEOUT_SECONDS - 1
+        if isinstance(answer := answers.pop(0), Unreachable):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None))
+    said: list[str] = []
+    assert [*follow.follow(read_much_later, said.append)] == [going, going, going, over]
+    assert said == ["no route; retrying"]
+
+
 @pytest.fixture
 def kfp(cluster: ApiServer) -> Iterator[KfpServer]:
     """A run whose training waits in that cluster, and whose next step has a pod that waits too."""
@@ -240,6 +265,15 @@ def test_a_run_is_shown_with_its_jobs_and_what_its_steps_wait_for(
     assert "job train (Job): Pending\n  worker-0   Pending  -\n  waiting    worker-0: cannot be scheduled" in output
     found = json.loads(show(capsys, run_id, endpoint=kfp.endpoint, namespace="tests", as_json=True))
     assert (found["run_id"], found["state"], found["jobs"][0]["name"]) == (run_id, "running", "train")
+
+
+def test_of_a_run_the_jobs_that_have_ended_are_left_out(
+    kfp: KfpServer, cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = cluster.objects[f"{JOBS}/train"]["metadata"]["labels"]
+    end(cluster, type="Complete")
+    cluster.objects[f"{JOBS}/train"]["metadata"]["labels"] = labels
+    assert json.loads(show(capsys, "x", endpoint=kfp.endpoint, namespace="tests", as_json=True))["jobs"] == []
 
 
 def test_a_run_whose_cluster_cannot_be_asked_says_so(

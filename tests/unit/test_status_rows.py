@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.annotations import FAILED, FAILURE_ANNOTATION, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import FAILED, FAILURE_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes.state import job_state
@@ -115,6 +115,12 @@ def test_the_verdict_of_the_launcher_counts_more_than_the_phase() -> None:
     failed = job(training(pod(0), annotations=annotations))
     assert lines(failed)[0] == "job train-1 (PyTorchJob): Failed"
     assert (failed.has_ended, failed.cause) == (True, "worker-1 hangs")
+
+
+def test_a_job_with_a_verdict_has_ended_even_if_a_pod_has_not() -> None:
+    finished = job(training(pod(0), annotations={VERDICT_ANNOTATION: SUCCEEDED}), progress=progress())
+    assert (finished.has_ended, finished.cause) == (True, "")
+    assert len(lines(finished)) == 2, "its progress is not shown"
 
 
 def test_of_many_pods_the_remarkable_ones_are_shown_and_the_others_counted() -> None:

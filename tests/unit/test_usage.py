@@ -54,6 +54,7 @@ def test_the_use_is_unknown_unless_that_of_each_running_pod_is_known() -> None:
     pods = [pod("a", cpu="1"), pod("b", cpu="1")]
     assert rows(*pods, used=[metrics("a")]) == [["train", "2/2", "0", "-/2", "-/0Gi"]]
     assert rows(*pods, used=None) == [["train", "2/2", "0", "-/2", "-/0Gi"]]
+    assert rows(pod("a", phase="Pending", cpu="1"), used=[]) == [["train", "1/1", "0", "-/1", "-/0Gi"]]
     used = [metrics("a"), metrics("b", cpu="250000000n")]
     assert rows(*pods, used=used) == [["train", "2/2", "0", "1.75/2", "4/0Gi"]]
 
