@@ -37,8 +37,8 @@ def test_a_node_belongs_to_a_step(name: str, step: str) -> None:
 def test_the_messages_are_those_of_the_last_attempts_that_say_more_than_an_exit_code() -> None:
     nodes = [
         node("sync-dataset", "Succeeded", ""),
-        node("launch-training", "Error", "pod deleted", 1),
         node("launch-training", "Failed", "main: Error (exit code 1): rank 1 ran out of memory", 2),
+        node("launch-training", "Error", "pod deleted", 1),
         {**node("launch-training", "Failed", "child failed"), "type": "Retry"},
         node("evaluate-model", "Failed", "main: Error (exit code 3)", 3),
         node("promote-model", "Failed", "main: OOMKilled (exit code 137)", 4),

@@ -10,10 +10,11 @@ import pytest
 from kubetrain import Run
 from kubetrain_pipelines.cli.runs import logs_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, Tail
+from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, FollowedLogs, Tail
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.own_output import OwnOutput
+from kubetrain_pipelines.kubeflow.run import read_run
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
@@ -318,6 +319,18 @@ def test_only_new_lines_are_asked_of_the_cluster(
     assert "sinceTime" not in asked[0]
     assert all("sinceTime=" in each for each in asked[2:])
     assert requests_for_logs(server) == []
+
+
+def test_a_log_that_is_complete_no_longer_delays_the_others(
+    server: KfpServer, api: KfpApi, start: Callable[..., str]
+) -> None:
+    run = read_run(api, start(workflow([GREET])), None)
+    (stage,), logs = run.stages, FollowedLogs(api, run)
+    server.logs[GREET.pods()[0]] = "hello\n" * 1000
+    assert [*logs.new_lines(stage, is_over=False)]
+    assert logs.pause_seconds > 0
+    assert not [*logs.new_lines(stage, is_over=True)]
+    assert logs.pause_seconds == 0
 
 
 @pytest.mark.parametrize("cuts", [1, 3])

@@ -69,6 +69,16 @@ def test_a_name_in_other_letters_is_another_schedule(server: KfpServer, api: Kfp
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "delete"])
+def test_a_name_of_schedules_for_two_pipelines_is_not_guessed(server: KfpServer, api: KfpApi, verb: str) -> None:
+    for pipeline in ("one", "other"):
+        reference = {"pipeline_id": pipeline}
+        theirs(server, description="scheduled by kubetrain, 00", pipeline_version_reference=reference)
+    with pytest.raises(NotOurSchedule, match="'nightly' may mean "):
+        manage(api, **{verb: "nightly"})
+    assert len(enabled(server)) == 2
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "delete"])
 def test_a_name_that_others_use_too_is_not_guessed(server: KfpServer, api: KfpApi, verb: str) -> None:
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
     (ours,) = server.schedules
@@ -81,9 +91,11 @@ def test_a_name_that_others_use_too_is_not_guessed(server: KfpServer, api: KfpAp
     assert (NIGHTLY in enabled(server)) == (verb == "resume")
 
 
-def test_all_of_a_name_are_deleted_by_force(server: KfpServer, api: KfpApi) -> None:
+def test_all_of_a_name_are_paused_and_deleted_by_force(server: KfpServer, api: KfpApi) -> None:
     theirs(server)
     theirs(server)
+    manage(api, pause="nightly", force=True)
+    assert enabled(server) == []
     manage(api, delete="nightly", force=True)
     assert server.schedules == []
 

@@ -197,6 +197,21 @@ def test_each_iteration_of_a_loop_is_followed(
     ]
 
 
+def test_a_stage_that_is_retried_is_shown_again(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed, again = Step(task="greet", state="FAILED"), Step(task="greet", started=20, ended=25)
+    server.next_story = [workflow([failed])] * 4 + [workflow([again], "SUCCEEDED")]
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Greet the user: ")]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "started",
+        "failed after 9.0 s",
+        "started",
+        "finished after 5.0 s",
+    ]
+
+
 def test_a_run_is_followed_through_an_outage(
     server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +229,25 @@ def test_a_run_is_followed_through_an_outage(
     output = capsys.readouterr().out
     assert "retrying" in output
     assert output.endswith("succeeded\n")
+
+
+def test_an_outage_lasts_from_the_last_answer(
+    server: KfpServer, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, changes = 0.0, [lambda: None, server.refuse, server.listen]
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += follow_run.OUTAGE_TIMEOUT_SECONDS - 1
+        changes.pop(0)()
+
+    monkeypatch.setattr(follow_run, "time", SimpleNamespace(monotonic=lambda: now, sleep=pass_time))
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    (run_id,) = server.kinds["runs"]
+    server.stories[run_id] = [recorded_run(name) for name in ("run_running", "run_running", "run_succeeded")]
+    follow_and_show(api, run_id, {})
+    assert changes == [], "the run went on for longer than an outage may last"
 
 
 def test_a_server_that_stays_down_is_given_up_and_the_run_left_alone(
