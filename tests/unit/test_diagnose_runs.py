@@ -76,6 +76,17 @@ def test_the_log_of_a_failed_pod_is_read_beside_that_of_its_replacement(
     assert "The memory of a GPU ran out (proven)\n   worker-0.log:1:" in output
 
 
+def test_the_log_of_a_container_before_its_restart_is_read(
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = cluster.objects[f"{PODS}/train-0"]
+    cluster.write(cluster.run("train-0", restarts=1), b"starting again\n")
+    status = cluster.objects[f"{PODS}/train-0"]["status"]
+    cluster.put(f"{PODS}/train-0", metadata=pod["metadata"], spec=pod["spec"], status=status)
+    _, output = shown(capsys, "train")
+    assert "The memory of a GPU ran out (proven)\n   worker-0.previous.log:1:" in output
+
+
 def test_only_the_newest_attempt_of_a_stage_counts(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     labels = {"kubetrain/run-id": "nightly"}
     done = [{"type": "Complete", "status": "True"}]
@@ -159,6 +170,20 @@ def test_a_workspace_has_the_error_of_its_run(tmp_path: Path, capsys: pytest.Cap
     assert code == 1
 
 
+def test_a_job_that_was_killed_because_its_run_was_stopped_has_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = job(script("import os; os.kill(os.getpid(), 9)"), run_id="r-1", policy=RestartPolicy.NEVER)
+    with LocalBackend(tmp_path / "jobs") as backend:
+        states = backend.watch(backend.create(killed))
+        while (state := next(states)) is not None and not state.is_over:
+            pass
+    for status, code in (("failed", 1), ("stopped", 0)):
+        record = {"schema": RECORD_SCHEMA, "run_id": "r-1", "status": status, "error": ""}
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        assert shown(capsys, tmp_path)[0] == code
+
+
 NO_ERROR = {"schema": RECORD_SCHEMA, "pipeline": "train-pytorch", "run_id": "", "error": "", "started": 1.0}
 RUN = {**NO_ERROR, "status": "running"}
 BEGUN = {"event": "started", "stage": "sync_dataset", "time": 1.0, "run_id": "r-1"}
@@ -205,3 +230,13 @@ def test_a_run_in_kubeflow_pipelines_is_read_with_the_logs_of_its_failed_steps(
     assert output.startswith(f"run {run} (x): failed, 1 log read\n\n1. The memory of a GPU ran out (proven)")
     assert "could not be read: jobs: " in output
     assert code == 1
+
+
+def test_a_run_without_failed_steps_is_read_with_the_logs_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = Step(task="launch-training")
+    with kfp_without_cluster() as server:
+        run = server.add("runs", workflow([slow], "SUCCEEDED"))["run_id"]
+        server.logs[slow.pods()[0]] = "the training waits for data 62% of the time: give each pod more CPUs\n"
+        code, output = shown(capsys, run, endpoint=server.endpoint)
+    assert output.startswith(f"run {run} (x): succeeded, 1 log read\n\n1. Training waits for its data (slow)")
+    assert code == 0

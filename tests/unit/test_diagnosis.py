@@ -114,6 +114,12 @@ def test_what_came_before_the_last_start_was_overcome(tmp_path: Path) -> None:
     assert [(cause.place, cause.certainty) for cause in again.causes] == [("rank0.log:4", Certainty.CAUSE)]
 
 
+def test_what_slows_training_down_is_not_overcome_by_a_start(tmp_path: Path) -> None:
+    slow = "the training waits for data 62% of the time: give each pod more CPUs"
+    (cause,) = diagnosis_of(tmp_path, rank0=f"{slow}\ntraining starts: again\nsaved step-00000004").causes
+    assert (cause.rule.name, cause.certainty) == ("waits-for-data", Certainty.SLOW)
+
+
 def test_a_failure_that_came_again_after_a_start_is_found_in_a_large_log(tmp_path: Path) -> None:
     filler = "".join(f"step {number} of many\n" for number in range(CHUNK_BYTES // 10))
     found = diagnosis_of(tmp_path, rank0=f"{OOM}\n{filler}training starts: again\n{filler}{OOM}\n")
@@ -151,6 +157,9 @@ def test_an_unknown_error_is_not_shown_beside_a_proven_cause_or_after_a_known_fa
     unknown = "ValueError: while the process ended"
     assert names(diagnosis_of(tmp_path, rank0=unknown, rank1=OOM)) == ["gpu-memory"]
     assert names(diagnosis_of(tmp_path, rank0=f"{PEER_LOST}\n{unknown}", rank1="")) == ["peer-lost"]
+    closed = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+    found = diagnosis_of(tmp_path, rank0=f"{PEER_LOST}\n{unknown}\n{closed}")
+    assert names(found) == ["peer-lost", "rendezvous-closed"]
 
 
 def test_the_rank_that_started_fewer_operations_is_named(tmp_path: Path) -> None:
@@ -163,6 +172,8 @@ def test_the_rank_that_started_fewer_operations_is_named(tmp_path: Path) -> None
     assert cause.rule.name == "straggler"
     assert cause.quote == "rank 3 has started 1579 collective operations, and rank 0 has started 1582"
     assert diagnosis_of(tmp_path, a=report.format(0, 1582), b="").causes == []
+    overcome = f"{report.format(0, 1582)}\n{report.format(3, 1579)}\ntraining starts: again"
+    assert "straggler" not in names(diagnosis_of(tmp_path, a=overcome))
 
 
 def test_versions_that_differ_between_logs_are_named(tmp_path: Path) -> None:
