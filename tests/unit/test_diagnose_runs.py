@@ -208,6 +208,13 @@ def test_a_run_that_has_no_failure_of_its_own(
     assert ended == code
 
 
+def test_the_error_of_a_stage_is_not_lost_if_the_run_is_killed_after_it(tmp_path: Path) -> None:
+    failed = {**BEGUN, "event": "failed", "time": 2.0, "error": OOM}
+    (tmp_path / "run.json").write_text(json.dumps({**RUN, "owner": {"pid": 2**22 + 1, "started": 1.0}}))
+    (tmp_path / "events.jsonl").write_text(f"{json.dumps(BEGUN)}\n{json.dumps(failed)}\n")
+    assert read_local(tmp_path).failure == f"failed: {OOM}"
+
+
 @pytest.mark.parametrize("content", ["", '{"run_id": "x"', "[]", '{"run_id": "of another program"}'])
 def test_a_file_that_only_looks_like_the_record_of_a_run_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(content)

@@ -28,7 +28,8 @@ def read_run(workspace: Path) -> RunRecord:
     )
     for event in EventReader(workspace / "events.jsonl").new_events():
         record.add(event)  # the first one has the ID, which is not in the record before its end
-    record.status, record.error, record.finished = written["status"], written["error"], written.get("finished", 0.0)
+    record.status, record.finished = written["status"], written.get("finished", 0.0)
+    record.error = written["error"] or record.error  # before its end, the error of a stage is only in the events
     if record.status == "running" and not written.get("owner"):
         record.status = UNKNOWN
     elif record.status == "running" and not is_running(written["owner"]):
