@@ -20,6 +20,10 @@ def test_that_of_an_accuracy_is_wilsons(correct: int, wrong: int, expected: tupl
     assert interval([1.0] * correct + [0.0] * wrong) == pytest.approx(expected, abs=5e-5)
 
 
+def test_the_spread_of_few_values_is_not_underestimated() -> None:
+    assert interval([1.0, 3.0]) == pytest.approx((2 - 1.96, 2 + 1.96), abs=1e-4)
+
+
 def test_equal_values_leave_no_doubt() -> None:
     assert interval([0.25] * 9) == pytest.approx((0.25, 0.25))
     assert all(map(math.isnan, interval([7.0]))), "one value says nothing of others"

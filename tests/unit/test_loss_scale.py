@@ -17,6 +17,7 @@ def test_a_gradient_that_overflows_halves_it_and_many_that_fit_double_it() -> No
     for _ in range(STEPS_TO_DOUBLE - 1):
         scale.update(is_taken=True)
     scale.update(is_taken=False)
+    scale.update(is_taken=True)
     assert scale.factor == FIRST / 4, "an overflow counts from the beginning again"
 
 

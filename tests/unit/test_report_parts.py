@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from kubetrain_components.evaluate_model.comparison import latest_metrics
+from kubetrain_components.evaluate_model.confusion import MAX_CLASSES, most_confused, worst_confusions
 from kubetrain_components.evaluate_model.plots import curves
 from kubetrain_components.evaluate_model.report import training_report
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
@@ -68,3 +70,29 @@ def test_a_cell_of_a_cut_matrix_has_its_share_of_all_samples_of_the_class(tmp_pa
     page = training_report(output)
     assert re.findall(r"--share:(\d+)[^>]*>3</td>", page) == ["3"]
     assert "<b>1.5e-07</b>" in page
+
+
+def test_a_matrix_of_many_classes_is_cut_to_those_with_the_most_errors() -> None:
+    """The first class has the most samples, but no error."""
+    count = MAX_CLASSES + 1
+    matrix = [[0] * count for _ in range(count)]
+    matrix[0][0] = 1000
+    for wrong in range(1, count):
+        matrix[wrong][wrong % MAX_CLASSES + 1] = 1
+    names, cut = most_confused([f"class-{number}" for number in range(count)], matrix)
+    assert names == [f"class-{number}" for number in range(1, count)]
+    assert sum(map(sum, cut)) == MAX_CLASSES
+
+
+def test_correct_predictions_are_no_confusions() -> None:
+    matrix = [[9, 1, 0], [0, 9, 3], [0, 0, 9]]
+    assert worst_confusions(["a", "b", "c"], matrix) == [("b", "c", 3), ("a", "b", 1)]
+
+
+def test_the_metrics_of_the_latest_model_do_not_replace_those_of_the_new_one() -> None:
+    latest = {"version": "20260101T000000Z-r1", "metrics": {"accuracy": 0.9, "loss": None}}
+    assert latest_metrics({"metrics": {"accuracy": 0.8}, "latest": latest}) == {
+        "latest_accuracy": 0.9,
+        "latest_loss": None,
+    }
+    assert latest_metrics({"metrics": {"accuracy": 0.8}}) == {}
