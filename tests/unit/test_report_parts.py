@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from kubetrain_components.evaluate_model.comparison import latest_metrics
-from kubetrain_components.evaluate_model.confusion import MAX_CLASSES, most_confused, worst_confusions
+from kubetrain_components.evaluate_model.confusion import MAX_CLASSES, most_confused, roc_columns, worst_confusions
 from kubetrain_components.evaluate_model.plots import curves
 from kubetrain_components.evaluate_model.report import training_report
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
@@ -87,6 +87,11 @@ def test_a_matrix_of_many_classes_is_cut_to_those_with_the_most_errors() -> None
 def test_correct_predictions_are_no_confusions() -> None:
     matrix = [[9, 1, 0], [0, 9, 3], [0, 0, 9]]
     assert worst_confusions(["a", "b", "c"], matrix) == [("b", "c", 3), ("a", "b", 1)]
+
+
+def test_an_roc_curve_has_its_columns_in_the_order_of_kubeflow_pipelines() -> None:
+    points = [{"threshold": 0.5, "true_positive_rate": 0.8, "false_positive_rate": 0.1}]
+    assert roc_columns(points) == ([0.1], [0.8], [0.5])
 
 
 def test_the_metrics_of_the_latest_model_do_not_replace_those_of_the_new_one() -> None:

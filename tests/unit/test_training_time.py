@@ -92,6 +92,13 @@ def test_whole_seconds_hide_no_preemption() -> None:
     assert account(JobTimes(created=0.5, pods=pods), spent((10, 99.9), (130, 300)))["preemption"] == pytest.approx(20.1)
 
 
+def test_a_pod_whose_end_is_known_only_as_that_of_its_grace_period_was_preempted() -> None:
+    pods = (pod(0, 1, 2, 130, was_disrupted=True), pod(102, 105, 110, 300))
+    time = account(JobTimes(created=0.5, pods=pods), spent((10, 100), (115, 300)))
+    assert time["preemption"] == 10
+    assert "restart" not in time
+
+
 def test_recorded_preemption_of_the_only_pod() -> None:
     (preempted,) = recorded("preempted").pods
     resumed = pod(at("03:20:00"), at("03:21:00"), at("03:21:05"), at("03:22:00"))
