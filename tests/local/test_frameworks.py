@@ -223,6 +223,22 @@ class TestPyTorch:
             dist.destroy_process_group()
         assert exchanges == [0]
 
+    @pytest.mark.parametrize("precision", ["fp32", "fp16"])
+    def test_gradients_are_clipped_by_their_norm_without_the_scale_of_the_loss(self, precision: str) -> None:
+        import torch
+
+        from kubetrain_trainer.loss_scale import LossScale
+        from kubetrain_trainer.pytorch_ddp.step import clip_gradients
+
+        config, model = TrainConfig(precision=precision, clip_norm=1.0), torch.nn.Linear(2, 1, bias=False)
+        scale, group = LossScale(config), SimpleNamespace(device=torch.device("cpu"))
+        recent = SimpleNamespace(loss_scale=scale)
+        training: Any = SimpleNamespace(model=model, config=config, recent=recent, group=group)
+        for gradient, clipped in (([3.0, 4.0], [0.6, 0.8]), ([0.3, 0.4], [0.3, 0.4])):
+            model.weight.grad = torch.tensor([gradient]) * scale.factor
+            assert clip_gradients(training).item() == pytest.approx(torch.tensor(gradient).norm().item())
+            assert model.weight.grad.flatten().tolist() == pytest.approx(clipped, rel=1e-4)
+
     @pytest.mark.parametrize("settings", [{"precision": "fp16"}, {"global_batch_size": 64}, {"accumulate": 2}])
     def test_a_step_of_a_tasks_own_refuses_what_it_would_ignore(self, settings: dict[str, Any]) -> None:
         from kubetrain_trainer.pytorch_ddp.training import check_task
