@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.loss_scale import LossScale
 from kubetrain_trainer.tensorflow_multiworker import evaluate
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
-from kubetrain_trainer.tensorflow_multiworker.step import compute_gradients
+from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, sum_gradients
 
 
 def mlp(*widths: int, **options: Any) -> keras.Model:
@@ -61,8 +62,8 @@ def test_a_weight_of_the_model_itself_has_a_rate() -> None:
     assert len(factors_of(model, layer_rate=0.5)) == 3
 
 
-@pytest.mark.parametrize(("replicas", "parts"), [(1, 1), (2, 3)])
-def test_regularizers_count_once_for_each_step(replicas: int, parts: int) -> None:
+@pytest.mark.parametrize(("replicas", "parts", "precision"), [(1, 1, "fp32"), (2, 3, "fp32"), (2, 3, "fp16")])
+def test_regularizers_count_once_for_each_step(replicas: int, parts: int, precision: str) -> None:
     model = mlp(5, kernel_regularizer=keras.regularizers.L2(0.1), bias_regularizer=keras.regularizers.L1(0.2))
     inputs, targets = tf.random.normal((12, 4), seed=1), tf.zeros((12, 3))
 
@@ -72,14 +73,29 @@ def test_regularizers_count_once_for_each_step(replicas: int, parts: int) -> Non
     with tf.GradientTape() as tape:
         expected_loss = tf.reduce_mean(loss(model(inputs), targets)) + tf.add_n(model.losses)
     expected = tape.gradient(expected_loss, model.trainable_variables)
-    training: Any = SimpleNamespace(task=SimpleNamespace(model=model, loss=loss, training_loss=None), samples=None)
+    scale = LossScale(TrainConfig(precision=precision))
+    training: Any = SimpleNamespace(
+        task=SimpleNamespace(model=model, loss=loss, training_loss=None),
+        samples=None,
+        group=SimpleNamespace(replicas=replicas),
+        recent=SimpleNamespace(loss_scale=scale),
+    )
     shares = [
-        compute_gradients(training, tf.constant(12.0), tf.constant(1.0), replicas * parts, *share)
-        for share in zip(tf.split(inputs, replicas * parts), tf.split(targets, replicas * parts), strict=True)
+        sum_gradients(training, *share, tf.constant(12.0), tf.constant(scale.factor), parts)
+        for share in zip(tf.split(inputs, replicas), tf.split(targets, replicas), strict=True)
     ]
     assert float(sum(each for each, _ in shares)) == pytest.approx(float(expected_loss), rel=1e-5)
     for ours, theirs in zip(zip(*(each for _, each in shares), strict=True), expected, strict=True):
         np.testing.assert_allclose(sum(ours), theirs, atol=1e-6)
+
+
+def test_gradients_are_clipped_by_the_norm_of_all_of_them_and_then_decayed() -> None:
+    config = TrainConfig(optimizer="sgd", clip_norm=1.0, weight_decay=0.5)
+    training: Any = SimpleNamespace(config=config, task=SimpleNamespace(optimizer=None))
+    variables = [keras.Variable([2.0]), keras.Variable([2.0])]
+    norm, gradients = clip_and_decay(training, [tf.constant([3.0]), tf.constant([4.0])], variables)
+    assert float(norm) == pytest.approx(5.0)
+    assert [float(each[0]) for each in gradients] == pytest.approx([0.6 + 1.0, 0.8 + 1.0])
 
 
 def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
