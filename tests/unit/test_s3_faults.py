@@ -280,6 +280,28 @@ class TestBytes:
         s3.fail("data/key", ignores_range)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), {"key": content})
 
+    @pytest.mark.parametrize("status", [200, 206])
+    @pytest.mark.parametrize(("first", "end", "is_right"), [(2, 5, True), (2, 4, True), (2, 6, False), (1, 5, False)])
+    def test_of_a_range_only_its_bytes_or_their_beginning_are_accepted(
+        self, s3: FaultyS3, store: ObjectStore, status: int, first: int, end: int, is_right: bool
+    ) -> None:
+        """Some servers send a range with status 200."""
+        content = b"0123456789"
+        s3.put("data/key", content)
+        (listed,) = store.list()
+
+        def send(handler: Handler, stored: Stored) -> bool:
+            span = f"bytes {first}-{end - 1}/{len(content)}"
+            handler.answer(status, content[first:end], {**stored.validators, "Content-Range": span})
+            return True
+
+        s3.fail("data/key", send)
+        if is_right:
+            assert store.read("key", listed.etag, 2, 5).read() == content[first:end]
+        else:
+            with pytest.raises(StoreError, match="instead of 2-4"):
+                store.read("key", listed.etag, 2, 5)
+
     @pytest.mark.parametrize("fault", [early_hints, surplus, until_closed])
     def test_answers_that_follow_one_another_are_not_mixed_up(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, fault: Fault

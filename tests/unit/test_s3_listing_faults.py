@@ -9,7 +9,8 @@ import pytest
 
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.s3.etags import MODIFIED, find_shared
+from kubetrain_components.object_store.s3.etags import MODIFIED, condition, find_shared, is_of
+from kubetrain_components.object_store.s3.http_head import Headers
 from kubetrain_components.object_store.s3.listing import list_objects
 from kubetrain_components.object_store.s3.listing_page import rows_of
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
@@ -161,6 +162,18 @@ class TestObjectsWithoutAUsableEtag:
 def ignores_time(handler: Handler, _: Stored) -> bool:
     del handler.headers["If-Unmodified-Since"]
     return False
+
+
+@pytest.mark.parametrize(("moment", "until"), [("00:00:01.000", 1), ("00:00:01.001", 2), ("00:00:01.999", 2)])
+def test_a_request_accepts_an_object_until_the_second_after_its_change(moment: str, until: int) -> None:
+    header = {"if-unmodified-since": f"Thu, 01 Jan 2026 00:00:0{until} GMT"}
+    assert condition(f"{MODIFIED}2026-01-01T{moment}Z") == header
+
+
+def test_an_object_that_changed_a_second_later_is_another() -> None:
+    for second, is_same in ((0, False), (1, True), (2, False)):
+        answer = Headers(f"HTTP/1.1 200 OK\r\nLast-Modified: Thu, 01 Jan 2026 00:00:0{second} GMT\r\n")
+        assert is_of(f"{MODIFIED}2026-01-01T00:00:01Z", answer) == is_same
 
 
 def test_only_etags_that_contents_of_different_sizes_share_say_nothing() -> None:
