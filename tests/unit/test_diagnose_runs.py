@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import RestartPolicy
-from kubetrain_components.jobs.job_state import Phase
+from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, Phase
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.local.owner import this_process
+from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
 from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
 from kubetrain_pipelines.status.local import read_local
@@ -19,6 +21,8 @@ from support.api_server import PODS, ApiServer
 from support.jobs import job, script
 from support.kfp_runs import Step, kfp_without_cluster, workflow
 
+DEAD = {"pid": 2**22 + 1, "started": 1.0}
+"""The owner of a job or run whose process has ended."""
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 EVENTS = "/api/v1/namespaces/tests/events"
@@ -161,6 +165,21 @@ def test_a_job_that_its_launcher_ended_keeps_its_logs_until_it_runs_again(
         diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path / "other-run")]))
 
 
+def test_a_job_whose_launcher_was_killed_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".jobs").mkdir()
+    record = LocalRecord(tmp_path / ".jobs" / "train-1")
+    record.create(job(script("")), JobHandle(kind=JobKind.TF_JOB, name="train-1", uid="u"))
+    assert not read_local(tmp_path).is_over
+    created = json.loads((record.path / "job.json").read_text())
+    (record.path / "job.json").write_text(json.dumps({**created, "owner": DEAD}))
+    assert read_local(tmp_path).is_over
+    assert read_local(tmp_path).failure.startswith("failed: ")
+    code, output = shown(capsys, tmp_path)
+    assert output.startswith("job train-1: failed, 0 logs read")
+    assert "its launcher was killed, and its pods ended with it" in " ".join(output.split())
+    assert code == 1
+
+
 def test_a_workspace_has_the_error_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = "S3 at http://127.0.0.1:1 rejected the credentials for s3://bucket/data (ExpiredToken): renew them"
     record = {"schema": RECORD_SCHEMA, "run_id": "r-1", "status": "failed", "error": error}
@@ -193,7 +212,7 @@ BEGUN = {"event": "started", "stage": "sync_dataset", "time": 1.0, "run_id": "r-
     ("changes", "says", "code"),
     [
         ({"owner": this_process()}, "run r-1: running, 0 logs read\n\nnothing is wrong so far\n", 0),
-        ({"owner": {"pid": 2**22 + 1, "started": 1.0}}, "1. The command that ran it was killed", 1),
+        ({"owner": DEAD}, "1. The command that ran it was killed", 1),
         ({"status": "stopped"}, "run r-1: stopped, 0 logs read\n\nnothing is wrong: it was stopped by Ctrl-C", 0),
     ],
 )
@@ -210,7 +229,7 @@ def test_a_run_that_has_no_failure_of_its_own(
 
 def test_the_error_of_a_stage_is_not_lost_if_the_run_is_killed_after_it(tmp_path: Path) -> None:
     failed = {**BEGUN, "event": "failed", "time": 2.0, "error": OOM}
-    (tmp_path / "run.json").write_text(json.dumps({**RUN, "owner": {"pid": 2**22 + 1, "started": 1.0}}))
+    (tmp_path / "run.json").write_text(json.dumps({**RUN, "owner": DEAD}))
     (tmp_path / "events.jsonl").write_text(f"{json.dumps(BEGUN)}\n{json.dumps(failed)}\n")
     assert read_local(tmp_path).failure == f"failed: {OOM}"
 

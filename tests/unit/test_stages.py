@@ -56,6 +56,13 @@ def test_a_run_whose_version_was_deleted_has_stages() -> None:
     assert [(each.title, each.state.value) for each in stages] == [("greet", "succeeded"), ("fail", "failed")]
 
 
+def test_what_has_not_ended_has_no_end() -> None:
+    """The server gives an unknown time as one in 1970 or before."""
+    run = Run.of(recorded_run("run_canceling"), None)
+    assert run.ended is None
+    assert None in {each.ended for each in run.stages}
+
+
 def test_the_cache_entry_of_a_step_is_no_stage() -> None:
     """Recorded from 2.16.1, where Argo does not retry, so that the names of nodes have no attempts."""
     recorded = recorded_run("run_with_cache_entry")

@@ -17,7 +17,7 @@ from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.status.rows import MAX_PODS, WIDTH, rows_of, wrapped
-from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot
+from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of
 
 RECORDED = Path(__file__).parent / "recorded"
 NOW = 1_800_000_000.0
@@ -121,6 +121,13 @@ def test_a_job_with_a_verdict_has_ended_even_if_a_pod_has_not() -> None:
     finished = job(training(pod(0), annotations={VERDICT_ANNOTATION: SUCCEEDED}), progress=progress())
     assert (finished.has_ended, finished.cause) == (True, "")
     assert len(lines(finished)) == 2, "its progress is not shown"
+
+
+def test_rank_0_is_the_first_pod_of_the_role_that_leads() -> None:
+    worker = PodState(role="Worker", index=0, phase=Phase.RUNNING)
+    assert lead_of(training(worker, pod(0))) == pod(0)
+    assert lead_of(training(pod(2), pod(1))) == pod(1)
+    assert lead_of(training()) is None
 
 
 def test_of_many_pods_the_remarkable_ones_are_shown_and_the_others_counted() -> None:
