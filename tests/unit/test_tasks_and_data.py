@@ -148,11 +148,12 @@ def test_a_wrong_folder_is_named_with_the_existing_ones(tmp_path: Path) -> None:
 
 def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors() -> None:
     record = classification_record(
-        ["cat", "dog"], [0, 0, 1, 1], [0, 1, 1, 0], [0.9, 0.6, 0.8, 0.7], lambda index: f"picture {index}"
+        ["cat", "dog"], [0, 0, 1, 1, 1], [0, 1, 1, 0, 0], [0.9, 0.6, 0.8, 0.7, 0.65], lambda index: f"picture {index}"
     )
-    assert record["confusion"] == [[1, 1], [1, 1]]
+    assert record["confusion"] == [[1, 1], [2, 1]], "a row has the predictions for one true class"
     assert [(each["truth"], each["prediction"], each["picture"]) for each in record["misclassified"]] == [
         ("dog", "cat", "picture 3"),
+        ("dog", "cat", "picture 4"),
         ("cat", "dog", "picture 1"),
     ]
 
