@@ -245,9 +245,11 @@ def test_the_output_fits_a_terminal_and_hides_secrets(tmp_path: Path, capsys: py
     assert max(map(len, shown.replace(str(log), "").splitlines())) <= 80
 
 
-def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("bundle", [None, "all.tar.gz"])
+def test_json_has_the_same(bundle: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.log").write_text(OOM)
-    diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path)], as_json=True))
+    to = tmp_path / bundle if bundle else None
+    diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path)], as_json=True, bundle=to))
     (cause,) = json.loads(capsys.readouterr().out)["causes"]
     assert (cause["rule"], cause["source"], cause["evidence"]) == ("gpu-memory", "a.log:1", OOM)
 
