@@ -136,7 +136,10 @@ def test_steps_that_follow_jobs_are_not_evicted_and_steps_that_read_the_output_m
     assert launchers == {"sync-dataset", "launch-training", "evaluate-model"}
     assert by_task["launch-training"]["podMetadata"] == {
         "labels": budget["spec"]["selector"]["matchLabels"],
-        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+        "annotations": {
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+        },
     }
     readers = {task for task, each in by_task.items() if "pvcMount" in each}
     assert readers == {"collect-checkpoint", "evaluate-model", "promote-model"}
@@ -181,7 +184,8 @@ def test_the_stages_follow_each_other() -> None:
 
 def test_compiling_imports_no_framework() -> None:
     program = (
-        "import sys; from kubetrain_pipelines.compile import compiled_pipelines; compiled_pipelines(); "
+        "import sys; from kubetrain_pipelines.compile import OutputFormat, compiled_pipelines as compiled; "
+        "compiled(OutputFormat()); "
         "print([name for name in ('torch', 'tensorflow', 'boto3', 'kubernetes') if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
