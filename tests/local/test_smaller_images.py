@@ -4,9 +4,13 @@ import io
 import json
 import os
 import signal
+import sys
 import tarfile
+import threading
 import time
+from contextlib import closing, suppress
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from support.cli import interrupt, kubetrain, start
+from support.interrupt_at import InterruptAt
 
 SIDE = 60
 
@@ -161,6 +166,25 @@ def test_an_interrupt_while_images_are_made_smaller_leaves_nothing(
     stopped = interrupt(process, with_signal)
     assert (stopped.exit_code, stopped.output.split()) == (exit_code, ["stopped"])
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(1, 120))
+def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path: Path, moment: int) -> None:
+    for number in range(3):
+        save(photograph(), tmp_path / f"in/train/cat/{number}.jpg")
+    plan = plan_pack(tmp_path / "in", tmp_path / "out", 10**9)
+
+    def uses_locks_of_futures(frame: FrameType) -> bool:
+        caller = frame.f_back.f_code.co_filename if frame.f_back else ""
+        return frame.f_code.co_filename == threading.__file__ and "/concurrent/futures/" in caller
+
+    with suppress(KeyboardInterrupt), closing(copy_images(plan, tmp_path / "copies", SIDE)) as copied:
+        sys.settrace(InterruptAt(moment, uses_locks_of_futures))
+        try:
+            list(copied)
+        finally:
+            sys.settrace(None)
 
 
 @pytest.mark.parametrize("pixels", ["0", "-5", "large"])

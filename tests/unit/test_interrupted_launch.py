@@ -1,19 +1,18 @@
 """A Ctrl-C at any moment at which the launcher shares something with its threads: they must still end."""
 
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.api_server import PODS, ApiServer
+from support.interrupt_at import InterruptAt
 from support.manifests import batch
 
 pytestmark = pytest.mark.slow
@@ -22,27 +21,13 @@ MOMENTS = 61
 """More than pass until the launcher waits for the first change."""
 
 
-class InterruptAt:
-    """Sends SIGINT to this process at one of the moments at which a function of a lock or a thread begins or ends."""
-
-    def __init__(self, moment: int) -> None:
-        self.left = moment
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not self._is_shared(frame):
-            return None
-        if event in ("call", "return"):
-            self.left -= 1
-            if self.left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return self
-
-    def _is_shared(self, frame: FrameType) -> bool:
-        if frame.f_code.co_filename != threading.__file__ or frame.f_back is None or frame.f_back.f_back is None:
-            return False
-        caller, its_caller = frame.f_back.f_code.co_filename, frame.f_back.f_back.f_code.co_name
-        is_ours = "/kubetrain_components/" in caller
-        return is_ours or (caller == queue.__file__ and its_caller in ("_get_conn", "_put_conn"))
+def is_shared(frame: FrameType) -> bool:
+    """Return True for a function of a lock or a thread that we or the pool of connections call."""
+    if frame.f_code.co_filename != threading.__file__ or frame.f_back is None or frame.f_back.f_back is None:
+        return False
+    caller, its_caller = frame.f_back.f_code.co_filename, frame.f_back.f_back.f_code.co_name
+    is_ours = "/kubetrain_components/" in caller
+    return is_ours or (caller == queue.__file__ and its_caller in ("_get_conn", "_put_conn"))
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +45,6 @@ def no_trace() -> Iterator[None]:
 
 @pytest.mark.parametrize("moment", range(1, MOMENTS))
 def test_no_thread_outlives_the_launch(no_trace: None, moment: int) -> None:
-    sys.settrace(InterruptAt(moment))
+    sys.settrace(InterruptAt(moment, is_shared))
     with pytest.raises(KeyboardInterrupt), KubernetesBackend.connect() as backend:
         run_job(JOB, backend, lambda line: None)

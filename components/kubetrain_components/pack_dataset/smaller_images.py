@@ -1,7 +1,7 @@
 """Smaller copies of large images, because decoding a photograph of many megapixels takes longer than training on it."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 from functools import partial
@@ -10,6 +10,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.ExifTags import Base
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.pack_dataset.plan import PackPlan, Sample, read_errors_explained
 from kubetrain_trainer.cpus import usable_cpus
 
@@ -26,16 +27,25 @@ class Copied(Enum):
     """Unchanged, because it is damaged. The trainer names it, or leaves it out if it may."""
 
 
-def copy_images(plan: PackPlan, folder: Path, shorter_side: int) -> Iterator[tuple[Sample, Copied]]:
-    """Put a smaller copy of each image whose shorter side is longer into the folder.
+def copy_images(plan: PackPlan, folder: Path, shorter_side: int) -> Generator[tuple[Sample, Copied], None, None]:
+    """Put a smaller copy of each image whose shorter side is longer into the folder; close it to stop.
 
     Raises:
         KubetrainError: if an image cannot be read.
     """
     copy = partial(_copy, plan.data_dir, folder, shorter_side)
-    with ThreadPoolExecutor(usable_cpus()) as threads:
+    threads = ThreadPoolExecutor(usable_cpus())
+    try:
         for shard in plan.shards:  # one at a time, because samples that wait take memory
-            yield from zip(shard.samples, threads.map(copy, shard.samples), strict=True)
+            # An interrupt of what has just taken a lock that the threads need would let them wait forever.
+            with interrupts_deferred():
+                copies = threads.map(copy, shard.samples)
+            for sample in shard.samples:
+                with interrupts_deferred():
+                    copied = next(copies)
+                yield sample, copied
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def _copy(data_dir: Path, folder: Path, shorter_side: int, sample: Sample) -> Copied:

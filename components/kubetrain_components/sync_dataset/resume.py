@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.object_store.checksums import HASHERS, algorithm_of, format_checksum
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_trainer.durable_files import CHUNK_BYTES
@@ -35,12 +36,15 @@ class IntactFiles:
         pending: set[Future[list[Entry]]] = set()
         try:
             while True:
-                while len(pending) < 2 * threads and (batch := list(islice(left, BATCH))):
-                    pending.add(pool.submit(self._intact, batch, str(data)))
-                if not pending:
+                # An interrupt of what has just taken a lock that the threads need would let them wait forever.
+                with interrupts_deferred():
+                    while len(pending) < 2 * threads and (batch := list(islice(left, BATCH))):
+                        pending.add(pool.submit(self._intact, batch, str(data)))
+                    done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+                    intact = [entry for each in done for entry in each.result()]
+                if not done and not pending:
                     return
-                done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                yield [entry for each in done for entry in each.result()]
+                yield intact
         finally:
             self._is_over.set()
             pool.shutdown(cancel_futures=True)

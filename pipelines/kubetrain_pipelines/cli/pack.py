@@ -5,6 +5,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ class Packing:
         self._start(plan)
         if not self._shorter_side:
             return plan
-        for sample, copied in copy_images(plan, copies, self._shorter_side):
-            self._copied[copied].append(sample.path)
-            self.show(sample)
+        with closing(copy_images(plan, copies, self._shorter_side)) as done:
+            for sample, copied in done:
+                self._copied[copied].append(sample.path)
+                self.show(sample)
         prepared = with_copies(plan, copies)
         self._start(prepared)
         return prepared
