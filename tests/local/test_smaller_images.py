@@ -6,11 +6,9 @@ import os
 import signal
 import sys
 import tarfile
-import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from support.cli import interrupt, kubetrain, start
-from support.interrupt_at import InterruptAt
+from support.interrupt_at import InterruptAt, uses_locks_of_futures
 
 SIDE = 60
 
@@ -174,11 +172,6 @@ def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path: Path, moment: int
     for number in range(3):
         save(photograph(), tmp_path / f"in/train/cat/{number}.jpg")
     plan = plan_pack(tmp_path / "in", tmp_path / "out", 10**9)
-
-    def uses_locks_of_futures(frame: FrameType) -> bool:
-        caller = frame.f_back.f_code.co_filename if frame.f_back else ""
-        return frame.f_code.co_filename == threading.__file__ and "/concurrent/futures/" in caller
-
     with suppress(KeyboardInterrupt), closing(copy_images(plan, tmp_path / "copies", SIDE)) as copied:
         sys.settrace(InterruptAt(moment, uses_locks_of_futures))
         try:

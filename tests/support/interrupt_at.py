@@ -1,9 +1,12 @@
 """A Ctrl-C at a moment at which the main thread shares something with others."""
 
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+FUTURES = "/concurrent/futures/"
 
 
 class InterruptAt:
@@ -21,3 +24,10 @@ class InterruptAt:
             if self.left == 0:
                 signal.raise_signal(signal.SIGINT)
         return self
+
+
+def uses_locks_of_futures(frame: FrameType) -> bool:
+    """Return True for a function that takes or releases a lock of a pool of threads."""
+    own, caller = frame.f_code.co_filename, frame.f_back.f_code.co_filename if frame.f_back else ""
+    takes_several = FUTURES in own and frame.f_code.co_name in ("__enter__", "__exit__")
+    return takes_several or (own == threading.__file__ and FUTURES in caller)

@@ -1,6 +1,7 @@
 """What a sync keeps of earlier work, and what it does about files that were lost, cut short or changed."""
 
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectContent, ObjectStore, StoredObject
-from kubetrain_components.sync_dataset import fetch, locks, space
+from kubetrain_components.sync_dataset import fetch, locks, resume, space
 from kubetrain_components.sync_dataset.large_object import LargeObject
 from kubetrain_components.sync_dataset.locks import delete_lock, version_locked
+from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_components.sync_dataset.publish import DatasetVersion, published_versions
@@ -30,6 +32,7 @@ from kubetrain_components.sync_dataset.transfer import preview_sync, transfer_da
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import FaultyS3, replaced
+from support.interrupt_at import InterruptAt, uses_locks_of_futures
 
 
 @pytest.fixture
@@ -241,6 +244,7 @@ class TestInterruptedSyncs:
 import os, signal
 from pathlib import Path
 from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 finish = PartialVersion.{moment}
@@ -467,3 +471,21 @@ class TestEtags:
         weak = f'W/"{s3.objects["data/a"].etag}"'
         s3.fail("data/a", lambda handler, stored: handler.answer(200, stored.content, {"ETag": weak}) is None)
         assert transfer_dataset(store, staging).downloaded == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(1, 100))
+def test_an_interrupt_at_any_moment_ends_the_threads_that_check_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    monkeypatch.setattr(resume, "BATCH", 1)
+    checksum = f"md5:{hashlib.md5(b'content').hexdigest()}"
+    entries = [Entry(StoredObject(str(number), 7, ""), checksum) for number in range(6)]
+    for entry in entries:
+        (tmp_path / entry.object.key).write_bytes(b"content")
+    with suppress(KeyboardInterrupt), closing(resume.IntactFiles().of(entries, tmp_path)) as intact:
+        sys.settrace(InterruptAt(moment, uses_locks_of_futures))
+        try:
+            assert {entry for found in intact for entry in found} == {*entries}
+        finally:
+            sys.settrace(None)
