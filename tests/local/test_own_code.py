@@ -42,6 +42,13 @@ for step in range(checkpoint.step if checkpoint else 0, 40):
 session.finish(lambda folder: (folder / "model").write_text(str(total)), {"total": total})
 """
 
+ASKED_TO_STOP = """
+import os, signal
+from kubetrain_trainer import session
+session.should_stop()
+os.kill(os.getpid(), signal.SIGTERM)
+assert session.should_stop()
+"""
 SHOWN = """
 import sys, time
 from urllib.error import URLError
@@ -282,11 +289,7 @@ def test_a_model_without_checkpoints_has_the_steps_that_were_logged(end: str, tm
 
 
 def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import os, signal\nfrom kubetrain_trainer import session\n"
-        "session.should_stop()\nos.kill(os.getpid(), signal.SIGTERM)\nassert session.should_stop()\n"
-        "session.finish(lambda folder: (folder / 'model').touch())\n"
-    )
+    (tmp_path / "train.py").write_text(ASKED_TO_STOP + "session.finish(lambda folder: (folder / 'model').touch())\n")
     code, output, _ = run(tmp_path, {"script": "train.py"})
     assert code == 143
     assert "stopped before the end without session.save()" in output
@@ -295,9 +298,7 @@ def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
 
 def test_the_save_of_a_session_that_has_to_stop_begins_no_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import os, signal\nfrom kubetrain_trainer import session\n"
-        "session.should_stop()\nos.kill(os.getpid(), signal.SIGTERM)\nassert session.should_stop()\n"
-        "session.save(1, lambda folder: (folder / 'state').touch(), {'accuracy': 0.5})\n"
+        ASKED_TO_STOP + "session.save(1, lambda folder: (folder / 'state').touch(), {'accuracy': 0.5})\n"
     )
     code, output, _ = run(tmp_path, {"script": "train.py"})
     assert code == 143, output

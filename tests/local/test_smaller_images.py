@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import sys
 import tarfile
 import time
 from contextlib import closing, suppress
@@ -21,7 +20,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from support.cli import interrupt, kubetrain, start
-from support.interrupt_at import InterruptAt, uses_locks_of_futures
+from support.interrupt_at import interrupt_at, uses_locks_of_futures
 
 SIDE = 60
 
@@ -172,12 +171,9 @@ def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path: Path, moment: int
     for number in range(3):
         save(photograph(), tmp_path / f"in/train/cat/{number}.jpg")
     plan = plan_pack(tmp_path / "in", tmp_path / "out", 10**9)
-    with suppress(KeyboardInterrupt), closing(copy_images(plan, tmp_path / "copies", SIDE)) as copied:
-        sys.settrace(InterruptAt(moment, uses_locks_of_futures))
-        try:
-            list(copied)
-        finally:
-            sys.settrace(None)
+    copying = closing(copy_images(plan, tmp_path / "copies", SIDE))
+    with suppress(KeyboardInterrupt), copying as copied, interrupt_at(moment, uses_locks_of_futures):
+        list(copied)
 
 
 @pytest.mark.parametrize("pixels", ["0", "-5", "large"])

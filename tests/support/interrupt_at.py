@@ -1,17 +1,27 @@
 """A Ctrl-C at a moment at which the main thread shares something with others."""
 
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 FUTURES = "/concurrent/futures/"
 
 
-class InterruptAt:
-    """For sys.settrace(): sends SIGINT to this process at one of the moments at which a function begins or ends."""
+@contextmanager
+def interrupt_at(moment: int, is_shared: Callable[[FrameType], bool]) -> Iterator[None]:
+    """Send SIGINT to this process at one of the moments at which such a function begins or ends in this thread."""
+    sys.settrace(_InterruptAt(moment, is_shared))
+    try:
+        yield
+    finally:
+        sys.settrace(None)
 
+
+class _InterruptAt:
     def __init__(self, moment: int, is_shared: Callable[[FrameType], bool]) -> None:
         self.left = moment
         self._is_shared = is_shared

@@ -1,9 +1,7 @@
 """A Ctrl-C at any moment at which the launcher shares something with its threads: they must still end."""
 
 import queue
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -12,7 +10,7 @@ import pytest
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.api_server import PODS, ApiServer
-from support.interrupt_at import InterruptAt
+from support.interrupt_at import interrupt_at
 from support.manifests import batch
 
 pytestmark = pytest.mark.slow
@@ -37,14 +35,7 @@ def running_pod(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     server.put(f"{PODS}/other", spec={"containers": [{"name": "main"}]}, status=status)
 
 
-@pytest.fixture
-def no_trace() -> Iterator[None]:
-    yield
-    sys.settrace(None)
-
-
 @pytest.mark.parametrize("moment", range(1, MOMENTS))
-def test_no_thread_outlives_the_launch(no_trace: None, moment: int) -> None:
-    sys.settrace(InterruptAt(moment, is_shared))
-    with pytest.raises(KeyboardInterrupt), KubernetesBackend.connect() as backend:
+def test_no_thread_outlives_the_launch(moment: int) -> None:
+    with pytest.raises(KeyboardInterrupt), interrupt_at(moment, is_shared), KubernetesBackend.connect() as backend:
         run_job(JOB, backend, lambda line: None)

@@ -32,7 +32,7 @@ from kubetrain_components.sync_dataset.transfer import preview_sync, transfer_da
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import FaultyS3, replaced
-from support.interrupt_at import InterruptAt, uses_locks_of_futures
+from support.interrupt_at import interrupt_at, uses_locks_of_futures
 
 
 @pytest.fixture
@@ -483,9 +483,6 @@ def test_an_interrupt_at_any_moment_ends_the_threads_that_check_files(
     entries = [Entry(StoredObject(str(number), 7, ""), checksum) for number in range(6)]
     for entry in entries:
         (tmp_path / entry.object.key).write_bytes(b"content")
-    with suppress(KeyboardInterrupt), closing(resume.IntactFiles().of(entries, tmp_path)) as intact:
-        sys.settrace(InterruptAt(moment, uses_locks_of_futures))
-        try:
-            assert {entry for found in intact for entry in found} == {*entries}
-        finally:
-            sys.settrace(None)
+    checking = closing(resume.IntactFiles().of(entries, tmp_path))
+    with suppress(KeyboardInterrupt), checking as intact, interrupt_at(moment, uses_locks_of_futures):
+        assert {entry for found in intact for entry in found} == {*entries}

@@ -145,14 +145,8 @@ class MlflowLog:
     def _own_run(self) -> str:
         """Return the run of this output, which is created at the beginning of the training."""
         recorded = self._recorded()
-        if run_id := recorded.get("run_id"):
-            try:
-                self._client.resume_run(run_id)
-                return run_id
-            except Refused as refusal:
-                if not refusal.is_of_request:
-                    raise
-                recorded = {}  # it was deleted, and metrics.jsonl has all that it had
+        if (run_id := recorded.get("run_id")) and self._has_resumed(run_id):
+            return run_id
         mark = recorded.get("mark") or uuid4().hex
         self._write_record(mark=mark)
         experiment = self._client.experiment(self._config.mlflow_experiment)
@@ -162,6 +156,16 @@ class MlflowLog:
         )
         self._write_record(run_id=run_id)
         return run_id
+
+    def _has_resumed(self, run_id: str) -> bool:
+        """Resume the run; return False if it was deleted. Another run gets all that it had, from metrics.jsonl."""
+        try:
+            self._client.resume_run(run_id)
+        except Refused as refusal:
+            if not refusal.is_of_request:
+                raise
+            return False
+        return True
 
     @property
     def _record(self) -> Path:

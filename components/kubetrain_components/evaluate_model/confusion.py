@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-MAX_CLASSES = 50
-
-WORST = 5
+MAX_CLASSES, WORST = 50, 5
 
 
 def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tuple[list[str], list[list[int]]]:

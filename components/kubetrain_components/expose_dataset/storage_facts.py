@@ -24,7 +24,7 @@ KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None, bool | None]] = {
 
 def volume_problem(mode: str | None) -> str:
     """Return why pods cannot use a volume of this mode, empty if they can. Kubernetes' default is Filesystem."""
-    return "" if mode in (None, "Filesystem") else f"is a {mode} volume, which cannot hold files"
+    return "" if (mode or "Filesystem") == "Filesystem" else f"is a {mode} volume, which cannot hold files"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The kinds of jobs that can be translated, each into the parameters of a pipeline."""
 
+from kubetrain_components.jobs.annotations import KUEUE_LABEL
 from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.translate.commands import command_of
@@ -10,7 +11,6 @@ from kubetrain_pipelines.translate.pods import main_container, take_pod
 from kubetrain_pipelines.translate.torchrun import Torchrun, script_in, torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
 
-QUEUE = "kueue.x-k8s.io/queue-name"
 CLEAN_PODS = ("Running", "All", "None")
 GPU_SETTINGS = ("gpus", "gpu_resource", "extra_resources")
 OPERATORS = (
@@ -94,7 +94,7 @@ def take_run_policy(draft: Draft, policy: Fields) -> None:
 
 
 def take_queue(draft: Draft, job: Fields) -> None:
-    if queue := job.at("metadata.labels").content.pop(QUEUE, ""):
+    if queue := job.at("metadata.labels").content.pop(KUEUE_LABEL, ""):
         draft.set("scheduler", "kueue")
         draft.set("queue", queue)
 

@@ -1,7 +1,6 @@
 """A TrainJob of Kubeflow Trainer: its runtime has the pods, of which it changes some fields."""
 
-from typing import Any
-
+from kubetrain_components.jobs.kubernetes.manifests.train_job import STEP_LABEL
 from kubetrain_pipelines.translate.commands import command_of
 from kubetrain_pipelines.translate.containers import take_container
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
@@ -13,7 +12,6 @@ from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
 
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
-STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 FRAMEWORKS = {"torch": "pytorch", "pytorch": "pytorch", "tensorflow": "tensorflow"}
 
 
@@ -70,7 +68,7 @@ def _nodes(draft: Draft, runtime: Fields) -> Fields:
     """Return the replicated job that trains, and name the others."""
     jobs = runtime.at("spec.template.spec").items("replicatedJobs")
     by_name = next((each for each in jobs if each.name == "node"), Fields({}))
-    nodes = next((each for each in jobs if _step(each) == "trainer"), by_name)  # others have the label with their names
+    nodes = next((each for each in jobs if _is_trainer(each)), by_name)
     if runtime.content and nodes not in jobs:
         raise InvalidSetting(
             f"{runtime.path}.spec.template.spec has no replicated job named node: correct the manifest"
@@ -81,12 +79,14 @@ def _nodes(draft: Draft, runtime: Fields) -> Fields:
             each.content.clear()
     nodes.drop("groupName", "template.spec.completions", "template.spec.parallelism", "template.spec.completionMode")
     nodes.drop_if("replicas", 1)
-    nodes.at("template.metadata.labels").content.pop(STEP_LABEL, None)
+    for name in STEP_LABEL:
+        nodes.at("template.metadata.labels").content.pop(name, None)
     return nodes
 
 
-def _step(nodes: Fields) -> Any:
-    return nodes.at("template.metadata.labels").content.get(STEP_LABEL)
+def _is_trainer(nodes: Fields) -> bool:
+    """Return True for the label of the pods that train. Initializers may have it with their own names."""
+    return STEP_LABEL.items() <= nodes.at("template.metadata.labels").content.items()
 
 
 def _drop_overridden(main: Fields, trainer: Fields) -> None:
