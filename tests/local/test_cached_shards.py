@@ -79,7 +79,7 @@ def test_a_run_trains_and_evaluates_within_its_cache(
     rows = [row for row in read_metrics(metrics) if "loss" in row]
     epochs = rows[-1]["epoch"]
     assert 140 <= rows[-1]["shards_fetched"] < 2 * epochs * 170, "not much more than once in each epoch"
-    # TensorFlow asks for images as fast as it can, from the start of each epoch.
+    # TensorFlow asks for images as fast as it can, because it loads as far ahead as it likes.
     assert rows[-1]["shard_waits"] < (0.25 if framework == "pytorch" else 0.5) * rows[-1]["shards_fetched"]
 
 

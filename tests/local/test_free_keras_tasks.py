@@ -82,3 +82,13 @@ def test_the_schedule_scales_the_peak_of_the_own_optimizer(folder: Path) -> None
     rows = [row for row in read_metrics(folder / "two" / "metrics.jsonl") if "loss" in row]
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.02 / step for step in range(1, 7)])
     assert newest(folder / "two").progress.samples_seen == 2 * 22, "the sampler says how long an epoch is"
+
+
+def test_what_the_next_epoch_lacks_is_an_error_after_this_one(tmp_path: Path) -> None:
+    changes = {"epochs": 3, "batch_size": 8, "model": "support.free_keras_tasks:build_with_a_short_epoch"}
+    flags = TrainConfig.from_dict({**SETTINGS.to_dict(), **changes}).to_flags()
+    training = start_program("train", tmp_path, "late", *flags)
+    log, _ = training.communicate(timeout=150)
+    assert training.returncode not in (0, None), log
+    assert "sampler(2) returned 10 samples, but sampler(0) 22: return the same number for each epoch" in log
+    assert [row["step"] for row in read_metrics(tmp_path / "late" / "metrics.jsonl") if "loss" in row] == [*range(1, 7)]

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice, pairwise
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, Self
 
 import tensorflow as tf
@@ -16,6 +16,8 @@ from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
 
 BATCHES_AT_ONCE = 64
 INDICES = tf.TensorSpec([None], tf.int64)
+BEGINS_AT_ONCE = tf.data.Options()
+BEGINS_AT_ONCE.experimental_warm_start = True
 Collate = Callable[[tf.data.Dataset, int], tf.data.Dataset]
 
 
@@ -41,7 +43,7 @@ def load(
             for batch in loader(samples, awaited, collate):
                 awaited.pending.popleft()
                 yield batch
-            return
+            break
         except tf.errors.OpError:
             if failure := getattr(samples, "failure", None):
                 raise failure from None
@@ -50,6 +52,8 @@ def load(
             if not leave_out_damaged(samples, (index for _, index in candidates)):
                 raise
             awaited = Awaited(awaited.close(), samples)
+    if awaited.failure:
+        raise awaited.failure
 
 
 def leave_out_damaged(samples: Any, candidates: Iterable[int]) -> bool:
@@ -81,6 +85,8 @@ class Awaited:
         self._lock = Lock()
         self._is_open = True
         self.pending: deque[Sequence[Key]] = deque()
+        self.failure: Exception | None = None
+        """The exception of a task's sampler for the next epoch. The batches before it are delivered first."""
 
     def __iter__(self) -> Self:
         return self
@@ -89,40 +95,81 @@ class Awaited:
         with self._lock:
             if not self._is_open:
                 raise StopIteration
-            batch = next(self._batches)
-            if left_out := self._left_out:
-                batch = [(epoch, left_out.stand_in(index, self._count)) for epoch, index in batch]
+            try:
+                batch = self._next_batch()
+            except StopIteration:
+                raise
+            except Exception as error:  # noqa: BLE001 - a task's own function may raise any
+                self.failure = error
+                raise StopIteration from None
             self.pending.append(batch)
             return batch
+
+    def _next_batch(self) -> Sequence[Key]:
+        batch = next(self._batches)
+        if left_out := self._left_out:
+            return [(epoch, left_out.stand_in(index, self._count)) for epoch, index in batch]
+        return batch
 
     def close(self) -> Iterator[Sequence[Key]]:
         """Return the batches that were not loaded. TensorFlow's threads, which may still ask, get no more."""
         with self._lock:
             self._is_open = False
-            return chain(tuple(self.pending), self._batches)
+            return chain(tuple(self.pending), self._remaining())
+
+    def _remaining(self) -> Iterator[Sequence[Key]]:
+        yield from self._batches
+        if self.failure:
+            raise self.failure
 
 
 def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> Iterator[tuple[Any, Any]]:
-    """Read one dataset per epoch and batch size. All batches of an epoch except the last have the same size."""
-    # What is taken at once counts as read, so that a small cache might lose its shards too early.
-    at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
-    for (epoch, size), group in groupby(batches, key=epoch_and_size):
-        part = tf.data.Dataset.from_generator(partial(joined, group, at_once), output_signature=INDICES).unbatch()
+    """Read one dataset per epoch and batch size. All batches of an epoch except the last have the same size.
+
+    The next dataset begins as soon as all keys of the one before are taken, because it would begin with nothing loaded.
+    """
+    parts = (Part(samples, batches, collate) for _, batches in groupby(batches, key=epoch_and_size))
+    part = next(parts, None)
+    while part:
+        following = None
+        for batch in part.loaded:
+            if part.taken.is_set() and not following:
+                following = next(parts, None)
+            yield batch
+        part = following or next(parts, None)
+
+
+class Part:
+    """The batches of one dataset, of which TensorFlow's threads already load the first ones.
+
+    What TensorFlow calls must not refer to this object: in a cycle, its iterator would live until Python ends, and then
+    the process would not end.
+    """
+
+    def __init__(self, samples: Any, batches: Iterator[Sequence[Key]], collate: Collate) -> None:
+        first = next(batches)
+        epoch, size = epoch_and_size(first)
+        # What is taken at once counts as read, so that a small cache might lose its shards too early.
+        at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
+        self.taken = Event()
+        joined = partial(join, chain([first], batches), at_once, self.taken)
+        part = tf.data.Dataset.from_generator(joined, output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
             part = samples.read(part, epoch)
         loaded = collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
-        yield from loaded.prefetch(tf.data.AUTOTUNE)
+        self.loaded = iter(loaded.prefetch(tf.data.AUTOTUNE).with_options(BEGINS_AT_ONCE))
+
+
+def join(batches: Iterator[Sequence[Key]], at_once: int, taken: Event) -> Iterator[list[int]]:
+    """Yield the indices of several batches at once, because calling Python for each takes longer."""
+    while several := [index for batch in islice(batches, at_once) for _, index in batch]:
+        yield several
+    taken.set()
 
 
 def epoch_and_size(batch: Sequence[Key]) -> tuple[int, int]:
     epoch, _ = batch[0]
     return epoch, len(batch)
-
-
-def joined(batches: Iterator[Sequence[Key]], at_once: int) -> Iterator[list[int]]:
-    """Yield the indices of several batches at once, because calling Python for each takes longer."""
-    while several := [index for batch in islice(batches, at_once) for _, index in batch]:
-        yield several
 
 
 @lru_cache(maxsize=8)

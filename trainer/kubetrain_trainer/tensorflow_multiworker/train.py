@@ -11,6 +11,7 @@ from typing import Any
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
@@ -18,6 +19,7 @@ from kubetrain_trainer.lifecycle import finish, may_save, resume, running, save_
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.schedule import is_finished
+from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.loading import load
@@ -71,44 +73,44 @@ def run_epochs(training: Training) -> None:
     take_step = step_function(training)
     vary_dropout(training.task.model, group.strategy)
 
-    while not is_finished(config, progress):
-        batches, ahead = tee(local_batches(group, plan, progress))
-        loaded = load_batches(training, ahead)
-        # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
-        for (inputs, targets), (batch, *_) in zip(own_time.loading(loaded), batches, strict=True):
-            progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
-            training.profile.begin_step(progress.step)
-            rate = training.rate_factor(progress, plan) * training.peak_rate
-            parts = batch.parts(config, group.replicas)
-            is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
-            if is_taken and training.averages:
-                training.averages.update(progress.step)
-            training.profile.end_step(progress.step)
-            training.writer.check()
-            own_time.end_step()
-            report.window.count_step(batch.global_size)
+    batches, ahead = tee(local_batches(plan, config, progress, group))
+    loaded = load_batches(training, ahead)
+    # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
+    for (inputs, targets), (batch, *_) in zip(own_time.loading(loaded), batches, strict=True):
+        progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
+        training.profile.begin_step(progress.step)
+        rate = training.rate_factor(progress, plan) * training.peak_rate
+        parts = batch.parts(config, group.replicas)
+        is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
+        if is_taken and training.averages:
+            training.averages.update(progress.step)
+        training.profile.end_step(progress.step)
+        training.writer.check()
+        own_time.end_step()
+        report.window.count_step(batch.global_size)
 
-            stops = training.stop.is_due()
-            if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
-                report.steps(progress, training.recent.means(), rate, training.recent.skipped)
-            if stops:
-                save_and_stop(training, progress, report)
-            if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
-                validated_step = save_checkpoint(training, validate, progress, report, validated_step)
-            if is_finished(config, progress):
-                break
-            training.watchdog.beat(f"step {progress.step + 1}")
+        stops = training.stop.is_due()
+        if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
+            report.steps(progress, training.recent.means(), rate, training.recent.skipped)
+        if stops:
+            save_and_stop(training, progress, report)
+        if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
+            validated_step = save_checkpoint(training, validate, progress, report, validated_step)
+        if is_finished(config, progress):
+            break
+        training.watchdog.beat(f"step {progress.step + 1}")
     if validated_step != progress.step:
         save_checkpoint(training, validate, progress, report, validated_step)
     report.end()
 
 
-def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) -> Iterator[tuple[Batch, ...]]:
-    """Yield the batches of this process's replicas for each remaining step of the epoch."""
+def local_batches(
+    plan: SamplePlan, config: TrainConfig, progress: TrainingProgress, group: Group
+) -> Iterator[tuple[Batch, ...]]:
+    """Yield the batches of this process's replicas for all remaining steps of the training."""
     first = group.role.rank * group.local_replicas
     replicas = range(first, first + group.local_replicas)
-    batches = [plan.batches(progress.epoch, replica, start=progress.samples_in_epoch) for replica in replicas]
-    return zip(*batches, strict=True)
+    return zip(*(remaining_batches(plan, config, progress, replica) for replica in replicas), strict=True)
 
 
 def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:

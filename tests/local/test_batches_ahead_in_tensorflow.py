@@ -1,0 +1,80 @@
+"""TensorFlow's loader begins the next epoch before this one ends, and keeps the order of batches and of errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import time
+
+import tensorflow as tf
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.left_out import DamagedImage, LeftOut
+from kubetrain_trainer.tensorflow_multiworker.loading import load
+
+SAMPLES, DAMAGED = 40, 13
+
+
+class Noted:
+    def __init__(self, damaged=None):
+        self.loads, self.damaged, self.left_out = [], damaged, LeftOut(most=1)
+
+    def __len__(self):
+        return SAMPLES
+
+    def load(self, index):
+        if tf.executing_eagerly() and int(index) == self.damaged:
+            raise DamagedImage("one is damaged")
+        return tf.py_function(self.note, [index], tf.int64), index
+
+    def note(self, index):
+        self.loads.append(int(index))
+        if int(index) == self.damaged:
+            raise ValueError("cannot be read")
+        return index
+
+
+def epochs(count):
+    for epoch in range(count):
+        yield from ([(epoch, index) for index in range(first, first + 4)] for first in range(0, SAMPLES, 4))
+    raise KubetrainError("there is no other epoch")
+
+
+def indices_of(loaded):
+    found = []
+    try:
+        for _, indices in loaded:
+            found += indices.numpy().tolist()
+    except KubetrainError as error:
+        assert str(error) == "there is no other epoch", error
+        return found
+    raise AssertionError("the error was lost")
+
+
+noted = Noted()
+loaded = load(noted, epochs(2))
+seen = [index for _ in range(9) for index in next(loaded)[1].numpy().tolist()]
+time.sleep(0.3)  # for the threads to take the keys that are left
+seen += next(loaded)[1].numpy().tolist()
+deadline = time.monotonic() + 20
+while len(noted.loads) <= SAMPLES and time.monotonic() < deadline:
+    time.sleep(0.01)
+assert len(noted.loads) > SAMPLES, "nothing of the second epoch was loaded"
+seen += indices_of(loaded)
+assert seen == [*range(SAMPLES)] * 2, seen
+
+for count in (1, 2):
+    seen = indices_of(load(Noted(DAMAGED), epochs(count)))
+    assert seen == [index + (index == DAMAGED) for index in range(SAMPLES)] * count, seen
+"""
+
+
+def test_the_next_epoch_begins_before_this_one_ends() -> None:
+    """Run in a separate process: torch crashes if it is imported after TensorFlow."""
+    finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("left out, 1 of 1") == 2
