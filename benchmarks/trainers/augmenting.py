@@ -4,12 +4,16 @@ python benchmarks/trainers/augmenting.py [--images 200 --rounds 5]
 """
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # TensorFlow's threads would compete for shared caches
     keep_freed_memory()  # for the peers too
     print("| | " + " | ".join(f"{width} x {height}" for width, height in SIZES) + " |")
     print("| --- |" + " ---: |" * len(SIZES))
@@ -57,13 +62,25 @@ def measured_at(size: tuple[int, int], arguments: argparse.Namespace) -> dict[st
         images = Path(folder, "images")
         write_images(images, count, size=size)
         ways = ways_to_load(images)
-        rates: dict[str, list[float]] = {name: [] for name in ways}
-        for name, load in chain(ways.items(), *[ways.items()] * arguments.rounds):
-            began = time.process_time()
-            for first in range(0, count, BATCH):
-                load(range(first, min(first + BATCH, count)))
-            rates[name].append(count / (time.process_time() - began))
-    return {name: each[1:] for name, each in rates.items()}
+        rates: dict[str, list[float]] = defaultdict(list)
+        for number in range(arguments.rounds + 1):
+            for name, load in ways.items():
+                began = time.process_time()
+                for first in range(0, count, BATCH):
+                    load(range(first, min(first + BATCH, count)))
+                rates[name].append(count / (time.process_time() - began))
+            for recipe, rate in rates_of_tensorflow(images).items() if number else ():
+                rates[f"kubetrain, TensorFlow, recipe={recipe}"].append(rate)
+    return {name: each[-arguments.rounds :] for name, each in rates.items()}
+
+
+def rates_of_tensorflow(folder: Path) -> dict[str, float]:
+    program = Path(__file__).with_name("augmenting_tensorflow.py")
+    ended = subprocess.run(
+        [sys.executable, program, folder, *RECIPES], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+    )
+    found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
+    return found
 
 
 def described(rates: dict[str, list[float]], name: str) -> str:

@@ -88,8 +88,14 @@ def test_a_preempted_pod_waits_for_room_and_restarts(
     assert "cannot be scheduled" in lines
 
 
-def limits_local_storage(node: dict[str, Any]) -> bool:
-    return "ephemeral-storage" in node["status"]["allocatable"]
+def real_nodes(api: KubernetesApi) -> list[dict[str, Any]]:
+    nodes = api.get("/api/v1/nodes")["items"]
+    return [node for node in nodes if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})]
+
+
+def limits_local_storage(api: KubernetesApi, node: dict[str, Any]) -> bool:
+    configuration = api.get(f"/api/v1/nodes/{node['metadata']['name']}/proxy/configz")["kubeletconfig"]
+    return bool(configuration.get("localStorageCapacityIsolation", True))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def limits_local_storage(node: dict[str, Any]) -> bool:
 def test_the_kubelet_evicts_a_pod_that_fills_the_nodes_disk(
     backend: KubernetesBackend, api: KubernetesApi, path: str, message: str
 ) -> None:
-    if not any(map(limits_local_storage, api.get("/api/v1/nodes")["items"])):
+    if not any(limits_local_storage(api, node) for node in real_nodes(api)):
         pytest.skip("no node limits local storage: the kubelets have localStorageCapacityIsolation off")
     job = worker_job(
         FILL.format(path),

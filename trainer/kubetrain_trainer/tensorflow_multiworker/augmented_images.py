@@ -1,6 +1,6 @@
 """Training images, changed at random by the recipe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from random import Random
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.augmentation import Color, Drawn, draw
+from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Color, Drawn, draw
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.image_folder import ImageFolder
@@ -17,7 +17,7 @@ from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.tar_shards import TarShards
 from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
-from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, as_bytes
+from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, as_bytes, resize
 
 GRAY = np.round(255 * np.array(MEAN, np.float32))
 """The color of pixels that no image gives, which is about zero for the model."""
@@ -58,12 +58,16 @@ class AugmentedImages(StoredImages):
         return crop(self._decode(index, content, surplus=surplus), drawn, self._pixels)
 
     def _changed(self, image: tf.Tensor, parts: Mapping[str, tf.Tensor], colors: tf.Tensor) -> tf.Tensor:
-        image = tf.where(parts["is_flipped"] > 0, tf.reverse(image, [1]), image)
+        image = changed_if(parts["is_flipped"] > 0, partial(tf.reverse, axis=[1]), image)
         if self._recipe.rand_augment:
-            image = move(image, parts["affine"])
+            is_moved = tf.reduce_any(parts["affine"] != UNCHANGED)
+            image = changed_if(is_moved, partial(move, affine=parts["affine"]), image)
         for number in range(self._recipe.colors):
             image = recolor(image, *tf.unstack(colors[number]))
-        return tf.where(inside(parts["erased"], self._pixels), GRAY, image)
+        if self._recipe.erase:
+            is_erased = tf.reduce_any(parts["erased"] != NOTHING)
+            image = changed_if(is_erased, partial(erase, part=parts["erased"]), image)
+        return image
 
     def _read_group(self, group: tf.Tensor, epoch: int) -> tuple[tf.Tensor, ...]:
         drawn = tf.numpy_function(lambda indices: self._draw(indices, epoch), [group], tf.float32)
@@ -91,7 +95,7 @@ def crop(image: tf.Tensor, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
     first, last = (tf.cast(tf.round(each), tf.int32) for each in (corner, corner + size))
     first = tf.minimum(first, tf.shape(image)[:2] - 1)
     (top, left), (bottom, right) = tf.unstack(first), tf.unstack(tf.maximum(last, first + 1))  # at least one pixel
-    return tf.image.resize(image[top:bottom, left:right], [pixels, pixels], antialias=True)
+    return resize(image[top:bottom, left:right], pixels, pixels)
 
 
 def crop_size(whole: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
@@ -105,16 +109,31 @@ def move(image: tf.Tensor, affine: tf.Tensor) -> tf.Tensor:
     size = tf.cast(tf.shape(image)[0], tf.float32)
     center = (size - 1) / 2  # of the first pixel's place, zero, and the last one's
     from_corner = [a, b, size * c + center * (1 - a - b), d, e, size * f + center * (1 - d - e), 0, 0]
+    gray = of_gray(image)
     return (
-        GRAY
+        gray
         + tf.raw_ops.ImageProjectiveTransformV3(
-            images=(image - GRAY)[None],
+            images=(image - gray)[None],
             transforms=[from_corner],
             output_shape=tf.shape(image)[:2],
             fill_value=0.0,
             interpolation="BILINEAR",
         )[0]
     )
+
+
+def changed_if(condition: tf.Tensor, change: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor) -> tf.Tensor:
+    """Branch, because to choose between two images takes half as long as decoding one."""
+    return tf.cond(condition, lambda: change(image), lambda: image)
+
+
+def erase(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return image + tf.cast(inside(part, image.shape[0]), tf.float32) * (of_gray(image) - image)
+
+
+def of_gray(image: tf.Tensor) -> np.ndarray:
+    """Return such an image of gray alone: to compute with one color for all pixels takes longer."""
+    return np.broadcast_to(GRAY, image.shape)
 
 
 def inside(part: tf.Tensor, pixels: int) -> tf.Tensor:

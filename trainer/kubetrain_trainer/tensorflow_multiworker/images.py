@@ -119,8 +119,25 @@ def fit_image(image: tf.Tensor, pixels: int, shorter_side: int) -> tf.Tensor:
     height, width = tf.unstack(tf.shape(image)[:2])
     scale = shorter_side / tf.minimum(height, width)
     size = tf.cast(tf.round(tf.cast([height, width], tf.float64) * scale), tf.int32)
-    scaled = tf.image.resize(image, tf.maximum(size, pixels), antialias=True)
-    return tf.image.resize_with_crop_or_pad(scaled, pixels, pixels)
+    return tf.image.resize_with_crop_or_pad(resize(image, *tf.unstack(tf.maximum(size, pixels))), pixels, pixels)
+
+
+def resize(image: tf.Tensor, height: Any, width: Any) -> tf.Tensor:
+    """Do what tf.image.resize() with antialiasing does in less than half of the time.
+
+    TensorFlow adds up rows by vectors, but columns pixel by pixel: here the columns are the rows of a second pass.
+    """
+    for length in (height, width):
+        rows, columns, _ = tf.unstack(tf.shape(image))
+        resized = tf.raw_ops.ScaleAndTranslate(
+            images=tf.reshape(image, [1, rows, 1, columns * 3]),
+            size=[length, 1],
+            scale=[tf.cast(length, tf.float32) / tf.cast(rows, tf.float32), 1.0],
+            translation=[0.0, 0.0],
+            kernel_type="triangle",
+        )
+        image = tf.transpose(tf.reshape(resized, [length, columns, 3]), [1, 0, 2])
+    return image
 
 
 def as_bytes(image: tf.Tensor) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice, pairwise
 from threading import Event, Lock
@@ -126,17 +127,19 @@ class Awaited:
 def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> Iterator[tuple[Any, Any]]:
     """Read one dataset per epoch and batch size. All batches of an epoch except the last have the same size.
 
-    The next dataset begins as soon as all keys of the one before are taken, because it would begin with nothing loaded.
+    The next dataset begins in a thread as soon as all keys of the one before are taken, because it begins with nothing
+    loaded, and building it takes up to half a second.
     """
     parts = (Part(samples, batches, collate) for _, batches in groupby(batches, key=epoch_and_size))
-    part = next(parts, None)
-    while part:
-        following = None
-        for batch in part.loaded:
-            if part.taken.is_set() and not following:
-                following = next(parts, None)
-            yield batch
-        part = following or next(parts, None)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        part = next(parts, None)
+        while part:
+            following = None
+            for batch in part.loaded:
+                if part.taken.is_set() and not following:
+                    following = thread.submit(next, parts, None)
+                yield batch
+            part = following.result() if following else next(parts, None)
 
 
 class Part:
@@ -161,10 +164,18 @@ class Part:
 
 
 def join(batches: Iterator[Sequence[Key]], at_once: int, taken: Event) -> Iterator[list[int]]:
-    """Yield the indices of several batches at once, because calling Python for each takes longer."""
-    while several := [index for batch in islice(batches, at_once) for _, index in batch]:
+    """Yield the indices of several batches at once, because calling Python for each takes longer.
+
+    Args:
+        taken: Set as soon as no more follow, some batches before they are loaded.
+    """
+    chunks = iter(lambda: [index for batch in islice(batches, at_once) for _, index in batch], [])
+    several = next(chunks)
+    for following in chunks:
         yield several
+        several = following
     taken.set()
+    yield several
 
 
 def epoch_and_size(batch: Sequence[Key]) -> tuple[int, int]:
