@@ -8,13 +8,14 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
+import gc
 import time
 
 import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
-from kubetrain_trainer.tensorflow_multiworker.loading import load
+from kubetrain_trainer.tensorflow_multiworker.loading import Part, load
 
 SAMPLES, DAMAGED = 40, 13
 
@@ -66,6 +67,14 @@ while len(noted.loads) <= SAMPLES and time.monotonic() < deadline:
 assert len(noted.loads) > SAMPLES, "nothing of the second epoch was loaded"
 seen += indices_of(loaded)
 assert seen == [*range(SAMPLES)] * 2, seen
+
+gc.disable()
+loaded = load(Noted(), epochs(2))
+next(loaded)
+assert any(isinstance(each, Part) for each in gc.get_objects())
+loaded.close()
+assert not any(isinstance(each, Part) for each in gc.get_objects()), "an iterator is left, and the process may not end"
+gc.enable()
 
 for count in (1, 2):
     seen = indices_of(load(Noted(DAMAGED), epochs(count)))
