@@ -131,9 +131,13 @@ def erase(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     return image + tf.cast(inside(part, image.shape[0]), tf.float32) * (of_gray(image) - image)
 
 
-def of_gray(image: tf.Tensor) -> np.ndarray:
-    """Return such an image of gray alone: to compute with one color for all pixels takes longer."""
-    return np.broadcast_to(GRAY, image.shape)
+def of_gray(image: tf.Tensor) -> tf.Tensor:
+    """Return an image of this shape, all gray: to compute with one color for all pixels takes longer.
+
+    It is made of one row, because a constant of all pixels would make each start of a dataset slower.
+    """
+    height, width, _ = image.shape
+    return tf.reshape(tf.tile(tf.constant(np.tile(GRAY, width)[None]), [height, 1]), image.shape)
 
 
 def inside(part: tf.Tensor, pixels: int) -> tf.Tensor:
