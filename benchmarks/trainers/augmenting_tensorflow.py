@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.loading import load
+from kubetrain_trainer.tensorflow_multiworker.loading import begin_generators, load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 
 BATCH, PASSES = 32, 8
@@ -36,5 +36,6 @@ def rate(folder: Path, recipe: str) -> float:
 
 
 if __name__ == "__main__":
+    begin_generators()
     keep_freed_memory()
     print(json.dumps({recipe: rate(Path(sys.argv[1]), recipe) for recipe in sys.argv[2:]}))

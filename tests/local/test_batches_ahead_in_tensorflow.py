@@ -9,13 +9,16 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import gc
+import resource
 import time
 
+import keras
 import tensorflow as tf
 
+from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
-from kubetrain_trainer.tensorflow_multiworker.loading import Part, load
+from kubetrain_trainer.tensorflow_multiworker.loading import Part, begin_generators, load
 
 SAMPLES, DAMAGED = 40, 13
 
@@ -39,9 +42,10 @@ class Noted:
         return index
 
 
-def epochs(count):
+def epochs(count, size=4):
     for epoch in range(count):
-        yield from ([(epoch, index) for index in range(first, first + 4)] for first in range(0, SAMPLES, 4))
+        firsts = range(0, SAMPLES, size)
+        yield from ([(epoch, index) for index in range(SAMPLES)[first : first + size]] for first in firsts)
     raise KubetrainError("there is no other epoch")
 
 
@@ -56,17 +60,33 @@ def indices_of(loaded):
     raise AssertionError("the error was lost")
 
 
-noted = Noted()
-loaded = load(noted, epochs(2))
-seen = [index for _ in range(9) for index in next(loaded)[1].numpy().tolist()]
-time.sleep(0.3)  # for the threads to take the keys that are left
-seen += next(loaded)[1].numpy().tolist()
-deadline = time.monotonic() + 20
-while len(noted.loads) <= SAMPLES and time.monotonic() < deadline:
-    time.sleep(0.01)
-assert len(noted.loads) > SAMPLES, "nothing of the second epoch was loaded"
-seen += indices_of(loaded)
-assert seen == [*range(SAMPLES)] * 2, seen
+begin_generators()
+keep_freed_memory()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+indices_of(load(Noted(), epochs(2)))
+for _ in range(20):
+    bytearray(100_000_000)
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+assert faults < 4 * 25_000, faults  # each array has 24,414 pages
+
+for size in (4, 6):  # which leaves a smaller batch
+    noted, steps = Noted(), -(-SAMPLES // size)
+    loaded = load(noted, epochs(2, size))
+    seen = [index for _ in range(steps - 2) for index in next(loaded)[1].numpy().tolist()]
+    time.sleep(0.5)  # for the threads to take the keys that are left, and to begin what is due
+    seen += next(loaded)[1].numpy().tolist()
+    deadline = time.monotonic() + 20
+    while len(noted.loads) <= SAMPLES and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(noted.loads) > SAMPLES, "nothing of the second epoch was loaded"
+    seen += indices_of(loaded)
+    assert seen == [*range(SAMPLES)] * 2, seen
+
+keras.config.set_dtype_policy("mixed_bfloat16")
+policies = []
+noting = lambda samples, size: policies.append(keras.config.dtype_policy().name) or samples.batch(size)
+indices_of(load(Noted(), epochs(2), noting))
+assert policies == ["mixed_bfloat16"] * 2, policies
 
 gc.disable()
 loaded = load(Noted(), epochs(2))

@@ -8,6 +8,7 @@ from itertools import chain, groupby, islice, pairwise
 from threading import Event, Lock
 from typing import Any, Self
 
+import keras
 import tensorflow as tf
 
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
@@ -20,6 +21,11 @@ INDICES = tf.TensorSpec([None], tf.int64)
 BEGINS_AT_ONCE = tf.data.Options()
 BEGINS_AT_ONCE.experimental_warm_start = True
 Collate = Callable[[tf.data.Dataset, int], tf.data.Dataset]
+
+
+def begin_generators() -> None:
+    """Make the first dataset of a Python generator, which lets glibc return freed memory, whatever was set before."""
+    list(tf.data.Dataset.from_generator(list, output_signature=INDICES))
 
 
 def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
@@ -87,7 +93,7 @@ class Awaited:
         self._is_open = True
         self.pending: deque[Sequence[Key]] = deque()
         self.failure: Exception | None = None
-        """The exception of a task's sampler for the next epoch. The batches before it are delivered first."""
+        """The exception that ended the batches, such as that of a task's sampler. Those before are delivered first."""
 
     def __iter__(self) -> Self:
         return self
@@ -127,19 +133,27 @@ class Awaited:
 def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> Iterator[tuple[Any, Any]]:
     """Read one dataset per epoch and batch size. All batches of an epoch except the last have the same size.
 
-    The next dataset begins in a thread as soon as all keys of the one before are taken, because it begins with nothing
-    loaded, and building it takes up to half a second.
+    The next ones begin in a thread as soon as all keys are taken: those of this epoch, and the first of the next one.
+    Each begins with nothing loaded, and building it takes up to half a second.
     """
     parts = (Part(samples, batches, collate) for _, batches in groupby(batches, key=epoch_and_size))
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        part = next(parts, None)
-        while part:
-            following = None
+    # Keras keeps the precision of each thread apart, and a task's own function may build layers.
+    policy = {"initializer": keras.config.set_dtype_policy, "initargs": (keras.config.dtype_policy(),)}
+    with ThreadPoolExecutor(max_workers=1, **policy) as thread:
+        begin = partial(thread.submit, next, parts, None)
+        begun = deque([begin()])
+        while part := begun[0].result():
             for batch in part.loaded:
-                if part.taken.is_set() and not following:
-                    following = thread.submit(next, parts, None)
+                if begun[-1].done() and is_next_due(part, begun[-1].result()):
+                    begun.append(begin())
                 yield batch
-            part = following.result() if following else next(parts, None)
+            begun.popleft()
+            if not begun:
+                begun.append(begin())
+
+
+def is_next_due(current: "Part", last: "Part | None") -> bool:
+    return last is not None and last.epoch == current.epoch and last.taken.is_set()
 
 
 class Part:
@@ -151,14 +165,14 @@ class Part:
 
     def __init__(self, samples: Any, batches: Iterator[Sequence[Key]], collate: Collate) -> None:
         first = next(batches)
-        epoch, size = epoch_and_size(first)
+        self.epoch, size = epoch_and_size(first)
         # What is taken at once counts as read, so that a small cache might lose its shards too early.
         at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
         self.taken = Event()
         joined = partial(join, chain([first], batches), at_once, self.taken)
         part = tf.data.Dataset.from_generator(joined, output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
-            part = samples.read(part, epoch)
+            part = samples.read(part, self.epoch)
         loaded = collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
         self.loaded = iter(loaded.prefetch(tf.data.AUTOTUNE).with_options(BEGINS_AT_ONCE))
 

@@ -22,7 +22,7 @@ from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
-from kubetrain_trainer.tensorflow_multiworker.loading import load
+from kubetrain_trainer.tensorflow_multiworker.loading import begin_generators, load
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 def train(arguments: Arguments) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
-    keep_freed_memory()
     output, role = arguments.output, tensorflow_role()
     if output.is_finished():  # the others may have ended, so that this process would wait for them
         if role.is_chief:
@@ -48,6 +47,8 @@ def train(arguments: Arguments) -> None:
 def train_together(arguments: Arguments, role: ProcessRole) -> None:
     output = arguments.output
     with join_group(arguments.config, role) as group:
+        begin_generators()
+        keep_freed_memory()
         if role.is_chief:
             check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
