@@ -15,9 +15,11 @@ def launched(folder: Path, program: str, **environment: str) -> str:
     """Return what a pod prints whose process finds no interface for NCCL."""
     (folder / "program.py").write_text(program)
     launch = ("-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", 1, "program.py")
-    process = start_python(*launch, cwd=folder, NCCL_SOCKET_IFNAME="eth7", **environment)
+    (folder / "tmp").mkdir()
+    process = start_python(*launch, cwd=folder, NCCL_SOCKET_IFNAME="eth7", TMPDIR=str(folder / "tmp"), **environment)
     printed, _ = process.communicate(timeout=170)
     assert process.returncode != 0, printed
+    assert list((folder / "tmp").iterdir()) == [], "torchrun would leave its folders of logs"
     return printed
 
 

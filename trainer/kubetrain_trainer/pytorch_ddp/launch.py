@@ -65,6 +65,7 @@ def launch(arguments: Sequence[str]) -> int:
             tempfile.TemporaryDirectory(prefix="kubetrain-", ignore_cleanup_errors=True) as folder,
             nccl_log.WarningPrinter(Path(folder)),
         ):
+            parsed.log_dir = parsed.log_dir or f"{folder}/torchrun"  # or else it leaves folders in /tmp
             os.environ[saving_marks.VARIABLE] = folder
             nccl_log.log_to_files(Path(folder))
             if has_etcd:
