@@ -10,9 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.loading import begin_generators, load
+from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 
 BATCH, PASSES = 32, 8
@@ -36,6 +35,5 @@ def rate(folder: Path, recipe: str) -> float:
 
 
 if __name__ == "__main__":
-    begin_generators()
-    keep_freed_memory()
+    keep_memory()
     print(json.dumps({recipe: rate(Path(sys.argv[1]), recipe) for recipe in sys.argv[2:]}))

@@ -15,10 +15,9 @@ import time
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
-from kubetrain_trainer.tensorflow_multiworker.loading import Part, begin_generators, load
+from kubetrain_trainer.tensorflow_multiworker.loading import Part, keep_memory, load
 
 SAMPLES, DAMAGED = 40, 13
 
@@ -60,8 +59,7 @@ def indices_of(loaded):
     raise AssertionError("the error was lost")
 
 
-begin_generators()
-keep_freed_memory()
+keep_memory()
 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 indices_of(load(Noted(), epochs(2)))
 for _ in range(20):

@@ -11,6 +11,7 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
+from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.sample_keys import Key
 from kubetrain_trainer.shard_groups import ShardGroups
@@ -23,9 +24,10 @@ BEGINS_AT_ONCE.experimental_warm_start = True
 Collate = Callable[[tf.data.Dataset, int], tf.data.Dataset]
 
 
-def begin_generators() -> None:
-    """Make the first dataset of a Python generator, which lets glibc return freed memory, whatever was set before."""
+def keep_memory() -> None:
+    """Keep freed memory. The first dataset of a Python generator undoes that setting, so it is made before."""
     list(tf.data.Dataset.from_generator(list, output_signature=INDICES))
+    keep_freed_memory()
 
 
 def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
@@ -148,7 +150,7 @@ def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> 
                     begun.append(begin())
                 yield batch
             begun.popleft()
-            if not begun:
+            if not begun:  # a task's own function may leave out all batches of a part
                 begun.append(begin())
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import tee
 from typing import Any
 
-from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
@@ -22,7 +21,7 @@ from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
-from kubetrain_trainer.tensorflow_multiworker.loading import begin_generators, load
+from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
@@ -47,8 +46,7 @@ def train(arguments: Arguments) -> None:
 def train_together(arguments: Arguments, role: ProcessRole) -> None:
     output = arguments.output
     with join_group(arguments.config, role) as group:
-        begin_generators()
-        keep_freed_memory()
+        keep_memory()
         if role.is_chief:
             check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
