@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from support.cluster import pods_job
+from support.cluster import pods_job, real_nodes
 from support.following import Heard, batch_job, evict, failure_of, once_running, priority_class, worker_job
 
 pytestmark = pytest.mark.cluster
@@ -88,13 +88,8 @@ def test_a_preempted_pod_waits_for_room_and_restarts(
     assert "cannot be scheduled" in lines
 
 
-def real_nodes(api: KubernetesApi) -> list[dict[str, Any]]:
-    nodes = api.get("/api/v1/nodes")["items"]
-    return [node for node in nodes if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})]
-
-
-def limits_local_storage(api: KubernetesApi, node: dict[str, Any]) -> bool:
-    configuration = api.get(f"/api/v1/nodes/{node['metadata']['name']}/proxy/configz")["kubeletconfig"]
+def limits_local_storage(api: KubernetesApi, node: str) -> bool:
+    configuration = api.get(f"/api/v1/nodes/{node}/proxy/configz")["kubeletconfig"]
     return bool(configuration.get("localStorageCapacityIsolation", True))
 
 

@@ -14,7 +14,7 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
-from support.cluster import Bucket, await_that
+from support.cluster import Bucket, await_that, real_nodes
 from support.training_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -30,9 +30,7 @@ class Seats:
     def __init__(self, name: str) -> None:
         self.name = f"example.com/{name}"
         self._api = KubernetesApi.connect()
-        nodes = [each["metadata"] for each in self._api.get("/api/v1/nodes")["items"]]
-        real = [node["name"] for node in nodes if "kwok.x-k8s.io/node" not in (node.get("annotations") or {})]
-        self._node = f"/api/v1/nodes/{real[0]}"
+        self._node = f"/api/v1/nodes/{real_nodes(self._api)[0]}"
 
     def offer(self, count: int) -> None:
         self._advertise(str(count))

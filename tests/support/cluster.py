@@ -54,6 +54,12 @@ def pods_job(
     return replace(made, replicas=replicas, placement=Placement(**{**SMALL, **placement}))
 
 
+def real_nodes(api: KubernetesApi) -> list[str]:
+    """Return the names of the nodes that run pods: kwok's are none."""
+    nodes = [each["metadata"] for each in api.get("/api/v1/nodes")["items"]]
+    return [node["name"] for node in nodes if "kwok.x-k8s.io/node" not in (node.get("annotations") or {})]
+
+
 def await_that(condition: Callable[[], Any], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
