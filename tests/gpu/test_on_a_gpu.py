@@ -56,16 +56,19 @@ def test_statistics_that_the_next_forward_pass_changes_are_copied_before_it() ->
 def test_a_batch_that_is_brought_ahead_leaves_alone_what_steps_still_read() -> None:
     device = torch.device("cuda:0")
     batches = [(number, torch.full((2**22,), float(number)).pin_memory()) for number in range(8)]
-    loads_kernels = torch.zeros(2**22, device=device)  # for the first time, the host waits for the GPU
-    torch.cuda._sleep(1)
-    assert loads_kernels.min() == loads_kernels.max()
+    held = [brought(bringing, device) for _, bringing in brought_ahead(batches, device)]
+    assert [batch.min() for batch in held] == [batch.max() for batch in held]
+    del held  # there is memory for all batches now, and kernels are loaded: for both, the host might wait for the GPU
+    torch.cuda.synchronize()
     torch.cuda._sleep(2 * 10**9)
+    awake = torch.cuda.Event()
+    awake.record()
     read = []
     for _, bringing in brought_ahead(batches, device):
         batch = brought(bringing, device)
         read.append((batch.min(), batch.max()))
         del batch, bringing  # their memory may be used again, but not before it was read
-    assert not torch.cuda.current_stream().query(), "nothing has been read yet"
+    assert not awake.query(), "nothing has been read yet"
     assert [(low.item(), high.item()) for low, high in read] == [(number, number) for number in range(8)]
 
 
