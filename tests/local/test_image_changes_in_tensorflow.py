@@ -1,4 +1,4 @@
-"""Changes of images in TensorFlow, each compared with Pillow's or TensorFlow's own."""
+"""Changes and parts of images in TensorFlow, each compared with Pillow's or TensorFlow's own."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = """
+CHANGES = """
 import numpy as np
 import tensorflow as tf
 from PIL import Image
@@ -52,7 +52,53 @@ np.testing.assert_array_equal(erased, image)
 """
 
 
-def test_changes_are_those_of_pillow() -> None:
+PARTS = """
+import io
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from kubetrain_trainer.tensorflow_multiworker.augmented_images import cropped_part
+from kubetrain_trainer.tensorflow_multiworker.images import cut, decode, for_shorter_side
+
+random = np.random.default_rng(0)
+
+
+def encoded(mode, form, **options):
+    channels = len(Image.new(mode, (1, 1)).getbands())
+    small = random.integers(0, 255, (40, 60, channels), np.uint8)
+    image = Image.fromarray(small.squeeze(), mode).resize((601, 397), Image.Resampling.BICUBIC)
+    image.save(file := io.BytesIO(), form, **options)
+    return file.getvalue()
+
+
+JPEG = [encoded("RGB", "JPEG", subsampling=number, progressive=number == 1) for number in range(3)]
+OTHERS = [encoded("CMYK", "JPEG"), encoded("L", "JPEG"), encoded("RGB", "PNG")]
+for content in (*JPEG, *OTHERS, JPEG[0] + b"more"):
+    for pixels in (20, 70, 300):
+        drawn = tf.constant([*random.uniform(0.1, 1, 2), *random.uniform(size=2)], tf.float32)
+        surplus, part = for_shorter_side(pixels), partial(cropped_part, drawn=drawn)
+        whole, seen = decode(content, surplus, None), decode(content, surplus, part).numpy()
+        expected = cut(lambda: whole, part(tf.shape(whole)[:2])).numpy()
+        assert seen.shape == expected.shape != whole.shape
+        np.testing.assert_array_equal(seen[:, 1:-1], expected[:, 1:-1])  # at edges, colors know no neighbors
+        assert np.abs(seen.astype(int) - expected).mean() < 0.5
+
+first_rows = partial(cropped_part, drawn=tf.constant([0.1, 1, 0, 0], tf.float32))
+for damaged in (JPEG[0][:-2000], JPEG[0][:-2000] + bytes(2000)):
+    try:
+        decode(damaged, for_shorter_side(300), first_rows)
+    except tf.errors.InvalidArgumentError as error:
+        pass
+    else:
+        raise AssertionError("a file that lacks its end was decoded")
+"""
+
+
+@pytest.mark.parametrize("program", [CHANGES, PARTS], ids=["changes", "parts"])
+def test_images_are_those_of_pillow_and_parts_those_of_whole_images(program: str) -> None:
     """Run in a separate process: torch crashes if it is imported after TensorFlow."""
-    finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

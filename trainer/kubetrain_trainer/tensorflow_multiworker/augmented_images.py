@@ -55,7 +55,8 @@ class AugmentedImages(StoredImages):
             least = tf.math.ceil(self._pixels * size / crop_size(size, drawn))
             return tf.reduce_min(size / least)
 
-        return crop(self._decode(index, content, surplus=surplus), drawn, self._pixels)
+        image = self._decode(index, content, surplus=surplus, part=partial(cropped_part, drawn=drawn))
+        return resize(image, self._pixels, self._pixels)
 
     def _changed(self, image: tf.Tensor, parts: Mapping[str, tf.Tensor], colors: tf.Tensor) -> tf.Tensor:
         image = changed_if(parts["is_flipped"] > 0, partial(tf.reverse, axis=[1]), image)
@@ -88,14 +89,13 @@ def numbers(drawn: Drawn, most_colors: int) -> list[float]:
     return [*drawn.crop, drawn.is_flipped, *drawn.affine, *drawn.erased, weight, *part, *chain.from_iterable(colors)]
 
 
-def crop(image: tf.Tensor, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
-    whole = tf.cast(tf.shape(image)[:2], tf.float32)
-    size = crop_size(whole, drawn)
-    corner = drawn[:1:-1] * (whole - size)
+def cropped_part(whole: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    """Return top, left, height and width of at least one pixel, in an image of this height and width."""
+    size = crop_size(tf.cast(whole, tf.float32), drawn)
+    corner = drawn[:1:-1] * (tf.cast(whole, tf.float32) - size)
     first, last = (tf.cast(tf.round(each), tf.int32) for each in (corner, corner + size))
-    first = tf.minimum(first, tf.shape(image)[:2] - 1)
-    (top, left), (bottom, right) = tf.unstack(first), tf.unstack(tf.maximum(last, first + 1))  # at least one pixel
-    return resize(image[top:bottom, left:right], pixels, pixels)
+    first = tf.minimum(first, whole - 1)
+    return tf.concat([first, tf.maximum(last - first, 1)], 0)
 
 
 def crop_size(whole: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:

@@ -18,10 +18,12 @@ from kubetrain_trainer.left_out import DamagedImage
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards, groups_of
 
-JPEG, SCALES = b"\xff\xd8\xff", (1, 2, 4, 8)
-"""The first bytes of a JPEG, and the fractions of its size as which it can be decoded."""
+JPEG, END, SCALES = b"\xff\xd8\xff", b"\xff\xd9", (1, 2, 4, 8)
+"""The first and last bytes of a JPEG, and the fractions of its size as which it can be decoded."""
 Surplus = Callable[[tf.Tensor], tf.Tensor]
 """Returns by the height and width of an image how many times as many pixels in a row it has as needed."""
+Part = Callable[[tf.Tensor], tf.Tensor]
+"""Returns by the height and width of an image the part that is needed: top, left, height and width."""
 IMAGES_PER_READ = 8
 """Images in shards are read in groups, because calling Python from a graph takes longer than reading one image."""
 
@@ -69,11 +71,13 @@ class StoredImages:
         image = self._decode(index, content, surplus=for_shorter_side(self._shorter_side))
         return fit_image(image, self._pixels, self._shorter_side)
 
-    def _decode(self, index: tf.Tensor, content: tf.Tensor | None = None, *, surplus: Surplus) -> tf.Tensor:
-        """Return the image, which a JPEG gives at a smaller scale if it still has enough pixels then."""
+    def _decode(
+        self, index: tf.Tensor, content: tf.Tensor | None = None, *, surplus: Surplus, part: Part | None = None
+    ) -> tf.Tensor:
+        """Return the image or the part, which a JPEG gives at a smaller scale if it still has enough pixels then."""
         content = self._read(index) if content is None else content
         try:
-            image = decode(content, surplus)
+            image = decode(content, surplus, part)
         except tf.errors.InvalidArgumentError as error:
             name = self._images.name(int(index))
             raise DamagedImage(f"{name} is not an image that can be read: replace it, or remove it") from error
@@ -101,17 +105,33 @@ def for_shorter_side(pixels: int) -> Surplus:
     return lambda size: tf.reduce_min(size) / (FAITHFUL * pixels)
 
 
-def decode(content: tf.Tensor, surplus: Surplus) -> tf.Tensor:
-    decode_whole = partial(tf.io.decode_image, content, channels=3, expand_animations=False)
-    return tf.cond(
-        tf.strings.substr(content, 0, len(JPEG)) == JPEG, lambda: decode_jpeg(content, surplus), decode_whole
-    )
+def decode(content: tf.Tensor, surplus: Surplus, part: Part | None) -> tf.Tensor:
+    is_jpeg = tf.strings.substr(content, 0, len(JPEG)) == JPEG
+    return tf.cond(is_jpeg, lambda: decode_jpeg(content, surplus, part), lambda: decode_other(content, part))
 
 
-def decode_jpeg(content: tf.Tensor, surplus: Surplus) -> tf.Tensor:
-    size = tf.cast(tf.io.extract_jpeg_shape(content)[:2], tf.float32)
-    decoders = [partial(tf.io.decode_jpeg, content, channels=3, ratio=scale) for scale in SCALES]
-    return tf.switch_case(tf.reduce_sum(tf.cast(surplus(size) >= SCALES[1:], tf.int32)), decoders)
+def decode_other(content: tf.Tensor, part: Part | None) -> tf.Tensor:
+    image = tf.io.decode_image(content, channels=3, expand_animations=False)
+    return cut(lambda: image, part(tf.shape(image)[:2])) if part else image
+
+
+def decode_jpeg(content: tf.Tensor, surplus: Surplus, part: Part | None) -> tf.Tensor:
+    """Decode only the part, unless the end of the file is missing: what is lost might be outside."""
+    size = tf.io.extract_jpeg_shape(content)[:2]
+    level = tf.reduce_sum(tf.cast(surplus(tf.cast(size, tf.float32)) >= SCALES[1:], tf.int32))
+    whole = [partial(tf.io.decode_jpeg, content, channels=3, ratio=scale) for scale in SCALES]
+    if not part:
+        return tf.switch_case(level, whole)
+    window = part(-(-size // tf.gather(SCALES, level)))
+    parts = [partial(tf.io.decode_and_crop_jpeg, content, window, channels=3, ratio=scale) for scale in SCALES]
+    cuts = [partial(cut, decoded, window) for decoded in whole]
+    is_cut_off = tf.strings.substr(content, -len(END), len(END)) != END
+    return tf.switch_case(level + len(SCALES) * tf.cast(is_cut_off, tf.int32), [*parts, *cuts])
+
+
+def cut(decoded: Callable[[], tf.Tensor], window: tf.Tensor) -> tf.Tensor:
+    top, left, height, width = tf.unstack(window)
+    return decoded()[top : top + height, left : left + width]
 
 
 def fit_image(image: tf.Tensor, pixels: int, shorter_side: int) -> tf.Tensor:
