@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 from images import write_images
+from launches import output_of
 from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
@@ -76,10 +76,7 @@ def measured_at(size: tuple[int, int], arguments: argparse.Namespace) -> dict[st
 
 def rates_of_tensorflow(folder: Path) -> dict[str, float]:
     program = Path(__file__).with_name("augmenting_tensorflow.py")
-    ended = subprocess.run(
-        [sys.executable, program, folder, *RECIPES], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
-    )
-    found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
+    found: dict[str, float] = json.loads(output_of([sys.executable, program, folder, *RECIPES]).splitlines()[-1])
     return found
 
 

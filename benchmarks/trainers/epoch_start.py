@@ -8,11 +8,12 @@ The samples are as small as can be. PyTorch's usual loader, with DistributedSamp
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from launches import output_of
 
 EPOCHS, STEPS, BATCH = 3, 500, 32
 
@@ -38,8 +39,7 @@ def main() -> None:
 
 def launch(name: str, samples: int) -> list[list[float]]:
     command = [sys.executable, __file__, "--contestant", name, "--samples", str(samples)]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-    found: list[list[float]] = json.loads(ended.stdout)
+    found: list[list[float]] = json.loads(output_of(command))
     return found
 
 

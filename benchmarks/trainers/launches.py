@@ -40,6 +40,14 @@ def run_together(commands: Sequence[Command]) -> list[str]:
         return [printed(process, output) for process, output in processes]
 
 
+def output_of(command: Sequence[Any]) -> str:
+    """Return what a command prints, apart from its errors, which are shown if it fails."""
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{command}\n{ended.stderr}\nexit code {ended.returncode}")
+    return ended.stdout
+
+
 def printed(process: subprocess.Popen[bytes], output: Any) -> str:
     code = process.wait()
     output.seek(0)
