@@ -69,6 +69,8 @@ def training(path: Path, rank: int = 0) -> Training:
         stop=nullcontext(),
         profile=Profile(config, output, group.role, nullcontext),
         own_time=OwnTime(HostClock()),
+        peak_rate=0.1,
+        seconds_at_peak=0.0,
     )
 
 

@@ -61,6 +61,9 @@ class AnyTraining(ABC):
     """A context manager that hears SIGTERM."""
     profile: Profile
     own_time: OwnTime
+    peak_rate: float
+    seconds_at_peak: float
+    """The time that all GPUs together need for a sample at least; 0: unknown."""
 
     @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -83,6 +86,10 @@ class AnyTraining(ABC):
                 f"schedule({progress.step}) returned {factor}: return a finite factor of the peak learning rate"
             )
         return float(factor)
+
+    def measures(self) -> dict[str, float]:
+        """Return what was measured in the steps since the last call."""
+        return self.recent.means()
 
     @property
     def doing(self) -> str:

@@ -7,13 +7,14 @@ python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 \
 import logging
 from functools import partial
 from itertools import tee
+from typing import Any
 
 from kubetrain_trainer.allocator import keep_freed_memory, return_freed_memory
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, running, save_and_stop, save_checkpoint
+from kubetrain_trainer.lifecycle import finish, resume, running
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
@@ -22,11 +23,11 @@ from kubetrain_trainer.pytorch_ddp.network import find_network, warn_of_versions
 from kubetrain_trainer.pytorch_ddp.preflight import run_preflight
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
-from kubetrain_trainer.schedule import is_finished
+from kubetrain_trainer.sampling import Batch
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
-from kubetrain_trainer.training_report import TrainingReport
+from kubetrain_trainer.training_loop import run_steps
 
 log = logging.getLogger(__name__)
 
@@ -57,44 +58,20 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, group, loader = training.config, training.group, training.loader
+    rank = group.data_role.rank
     plan = loader.plan(group.replicas, training.task.sampler)
-    progress, validated_step = resume(training, plan)
-    own_time, at_peak = training.own_time, training.seconds_at_peak
-    report = TrainingReport(config, training.output, plan, group, progress, own_time, at_peak)
-    validate = partial(mean_metrics, training)
-
+    resumed = progress, _ = resume(training, plan)
     # One batch per remaining step, with this process's share of the step's `global_size` samples.
-    batches, ahead = tee(remaining_batches(plan, config, progress, group.data_role.rank))
-    loaded = loader.load(batch.keys for batch in ahead)
-    for batch, (inputs, targets, _) in zip(batches, own_time.loading(loaded), strict=True):
-        # Seed dropout at each step, so that a resumed run draws the same random numbers.
-        seed_generators(derived_seed(config.seed, progress.step, group.data_role.rank), group.device)
-        progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
-        training.profile.begin_step(progress.step)
-        factor = training.rate_factor(progress, plan)
-        is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
-        if is_taken and training.averages:
-            training.averages.update(progress.step)
-        training.profile.end_step(progress.step)
-        training.writer.check()
-        own_time.end_step()
-        report.window.count_step(batch.global_size)
+    batches, ahead = tee(remaining_batches(plan, config, progress, rank))
+    steps = zip(loader.load(batch.keys for batch in ahead), batches, strict=True)
 
-        stops = training.stop.is_due(progress.step)
-        if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
-            rate = factor * training.peak_rate
-            measures = training.recent.means() | training.staging.gpu_stall()
-            report.steps(progress, measures, rate, training.recent.skipped)
-        if stops:
-            save_and_stop(training, progress, report)
-        if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
-            validated_step = save_checkpoint(training, validate, progress, report, validated_step)
-        if is_finished(config, progress):
-            break
-        training.watchdog.beat(f"step {progress.step + 1}")
-    if validated_step != progress.step:
-        save_checkpoint(training, validate, progress, report, validated_step)
-    report.end()
+    def take(loaded: tuple[Any, ...], batch: Batch, step: int, factor: float) -> bool:
+        # Seed dropout at each step, so that a resumed run draws the same random numbers.
+        seed_generators(derived_seed(config.seed, step - 1, rank), group.device)
+        inputs, targets, _ = loaded
+        return take_step(training, inputs, targets, batch, step, factor)
+
+    run_steps(training, plan, resumed, steps, take, partial(mean_metrics, training))
 
 
 if __name__ == "__main__":

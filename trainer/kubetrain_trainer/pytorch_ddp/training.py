@@ -65,16 +65,14 @@ class Training(AnyTraining):
     joint: JointWriting | None
     """How processes write the parts of a sharded state together."""
     stop: Stop
-    seconds_at_peak: float
 
     @property
     def evaluated(self) -> Task:
         """The task to validate, with the averaged weights if `ema_decay` is set."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
-    @property
-    def peak_rate(self) -> float:
-        return self.optimizers.peak_rate
+    def measures(self) -> dict[str, float]:
+        return super().measures() | self.staging.gpu_stall()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         state = (self.task.model, self.optimizers, self.averages)
@@ -129,6 +127,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         validation=validation,
         model=parallel,
         optimizers=optimizers,
+        peak_rate=optimizers.peak_rate,
         averages=Averages(config, task.model, copied) if copied else None,  # now that all have the chief's weights
         writer=writer,
         staging=Staging(min(shards(config, group), group.role.local_world_size)),

@@ -40,7 +40,7 @@ class Stop:
         """Keep a step's number of processes that have received SIGTERM."""
         self._asked, self._asked_before = asked, self._asked
 
-    def is_due(self) -> bool:
+    def is_due(self, _step: int) -> bool:
         """Return True if all processes stop after this step. Call it after each step."""
         return float(self._asked_before) > 0  # Python compares faster than TensorFlow
 

@@ -14,10 +14,9 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, running, save_and_stop, save_checkpoint
+from kubetrain_trainer.lifecycle import finish, resume, running
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
-from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
@@ -26,7 +25,7 @@ from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
-from kubetrain_trainer.training_report import TrainingReport
+from kubetrain_trainer.training_loop import run_steps
 
 log = logging.getLogger(__name__)
 
@@ -65,42 +64,19 @@ def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
     groups = getattr(training.samples, "groups", None)
     plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler, groups)
-    progress, validated_step = resume(training, plan)
-    own_time, at_peak = training.own_time, training.seconds_at_peak
-    report = TrainingReport(config, training.output, plan, group, progress, own_time, at_peak)
-    validate = partial(mean_metrics, training)
+    resumed = progress, _ = resume(training, plan)
     take_step = step_function(training)
     vary_dropout(training.task.model, group.strategy)
-
     batches, ahead = tee(local_batches(plan, config, progress, group))
-    loaded = load_batches(training, ahead)
-    # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
-    for (inputs, targets), (batch, *_) in zip(own_time.loading(loaded), batches, strict=True):
-        progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
-        training.profile.begin_step(progress.step)
-        rate = training.rate_factor(progress, plan) * training.peak_rate
-        parts = batch.parts(config, group.replicas)
-        is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
-        if is_taken and training.averages:
-            training.averages.update(progress.step)
-        training.profile.end_step(progress.step)
-        training.writer.check()
-        own_time.end_step()
-        report.window.count_step(batch.global_size)
+    firsts = (first for first, *_ in batches)
 
-        stops = training.stop.is_due()
-        if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
-            report.steps(progress, training.recent.means(), rate, training.recent.skipped)
-        if stops:
-            save_and_stop(training, progress, report)
-        if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
-            validated_step = save_checkpoint(training, validate, progress, report, validated_step)
-        if is_finished(config, progress):
-            break
-        training.watchdog.beat(f"step {progress.step + 1}")
-    if validated_step != progress.step:
-        save_checkpoint(training, validate, progress, report, validated_step)
-    report.end()
+    def take(loaded: Any, batch: Batch, step: int, factor: float) -> bool:
+        parts = batch.parts(config, group.replicas)
+        return take_step(*loaded, batch.global_size, step, factor * training.peak_rate, parts)
+
+    # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
+    steps = zip(load_batches(training, ahead), firsts, strict=True)
+    run_steps(training, plan, resumed, steps, take, partial(mean_metrics, training))
 
 
 def local_batches(

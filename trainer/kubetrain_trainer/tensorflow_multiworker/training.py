@@ -41,11 +41,9 @@ class Training(AnyTraining):
     samples: Any
     validation: Any
     optimizer: keras.Optimizer
-    peak_rate: float
     averages: Averages | None
     staging: Staging
     stop: Stop
-    seconds_at_peak: float
 
     @property
     def evaluated(self) -> Task:
