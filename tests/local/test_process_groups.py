@@ -62,10 +62,28 @@ train_twice(train_in_a_new_group, rank)
 TENSORFLOW = (
     TRAIN_TWICE
     + """
+import keras
+import tensorflow as tf
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import tensorflow_role
+from kubetrain_trainer.tensorflow_multiworker.group import join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.train import train
 
-train_twice(train, tensorflow_role().rank, after_the_end=[0])  # the chief waits for nobody then
+role = tensorflow_role()
+with join_group(TrainConfig(), role) as group:
+    assert group.from_chief(lambda: f"of {role.rank}") == "of 0"
+    with group.strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.BatchNormalization(momentum=0)])
+        dropout = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5, seed=1)])
+    group.strategy.run(lambda: model(tf.fill((2, 64), role.rank + 1.0), training=True))
+    group.broadcast_statistics(model)
+    assert model.layers[0].moving_mean.numpy().tolist() == [1] * 64
+    assert model.layers[0].moving_variance.numpy().tolist() == [0] * 64
+    vary_dropout(dropout, group.strategy)
+    kept = group.strategy.run(lambda: dropout(tf.ones((1, 64)), training=True)).numpy() > 0
+    in_both = group.sum_array(kept.astype(float))
+    assert set(in_both.ravel()) == {0, 1, 2}, "each process drops other units"
+train_twice(train, role.rank, after_the_end=[0])  # the chief waits for nobody then
 threads = len(os.listdir("/proc/self/task"))
 assert threads < 200, f"{threads} threads: collectives leave some behind"
 """
