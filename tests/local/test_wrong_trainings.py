@@ -120,6 +120,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "goes-on": {"resume_from": "right", "epochs": 2, "weight_decay": 0.25, "momentum": 0.5},
     "goes-on-without-momentum": {"resume_from": "right", "epochs": 2, "momentum": 0},
     "goes-on-with-adamw": {"resume_from": "right", "epochs": 2, "optimizer": "adamw"},
+    "averaged": {"ema_decay": 0.5},
+    "goes-on-without-averages": {"resume_from": "averaged", "epochs": 2},
     "adamw": {"optimizer": "adamw"},
     "goes-on-with-sgd": {"resume_from": "adamw", "epochs": 2},
     "adamw-goes-on": {"resume_from": "adamw", "epochs": 2, "optimizer": "adamw", "weight_decay": 0.25},
@@ -227,6 +229,11 @@ def test_a_resumed_run_trains_with_its_own_hyperparameters(
         assert (sgd["weight_decay"], sgd["momentum"]) == (0.25, 0.5)
         assert adamw["weight_decay"] == 0.25
         assert hyperparameters(folder, "right")["momentum"] == 0.9
+
+
+def test_a_run_without_averages_resumes_from_one_that_has_them(outcomes: dict[str, str], folder: Path) -> None:
+    assert outcomes["averaged"] == outcomes["goes-on-without-averages"] == "completed"
+    assert saved_steps(folder, "goes-on-without-averages")[-1] == 16
 
 
 def test_a_state_of_another_optimizer_does_not_fit(framework: str, outcomes: dict[str, str]) -> None:
