@@ -555,7 +555,7 @@ from kubetrain_trainer.tensorflow_multiworker import group
 group.build_strategy = lambda config, role: tf.distribute.MirroredStrategy(devices)
 from kubetrain_trainer.entry_point import training_arguments
 sys.argv = ["train", "--data-dir", ".", "--output-dir", sys.argv[1], "--data", "synthetic", "--max-steps", "4",
-    "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0",
+    "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0", "--checkpoint-every", "2",
     "--clip-norm", "0.5", "--precision", "fp32",
     "--model-args", '{"dropout": 0.0}', "--model", "plain:build"]
 train.train(training_arguments(""))
@@ -597,7 +597,7 @@ def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_
         assert finished.returncode == 0, finished.stderr
     saved = [newest(tmp_path / f"devices-{devices}") for devices in (1, 2)]
     one, two = tensorflow_parameters(*(checkpoint.path for checkpoint in saved))
-    assert [checkpoint.manifest["metrics"]["samples"] for checkpoint in saved] == [40, 40], "each is counted once"
+    assert [checkpoint.manifest["metrics"]["samples"] for checkpoint in saved] == [40, 40], "each is counted once for a validation"
     assert one.keys() == two.keys()
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
