@@ -369,7 +369,7 @@ from kubetrain_trainer.shard_cache import TRAINING, ShardCache, ShardUnavailable
 from kubetrain_trainer.shard_groups import CachedShards
 from kubetrain_trainer.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
-from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
+from kubetrain_trainer.tensorflow_multiworker.images import StoredImages, as_bytes
 from kubetrain_trainer.sample_keys import keys_of
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
@@ -513,8 +513,19 @@ except InvalidSetting as error:
 else:
     raise AssertionError("a model that cannot resume was trained")
 
-for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
-    assert build_model(name, 32, 7, {})(np.zeros((2, 32, 32, 3), "float32")).shape == (2, 7)
+for name in ("keras:resnet18", "keras:resnet50", "keras:mobilenetv3small", "digits_cnn"):
+    model = build_model(name, 32, 7, {})
+    scores = model(np.zeros((2, 32, 32, 3), "float32"))
+    assert scores.shape == (2, 7)
+    assert not np.allclose(tf.reduce_sum(scores, 1), 1), f"{name} returns probabilities, and the loss wants scores"
+    changing = [each for each in model.layers if isinstance(each, (keras.layers.Rescaling, keras.layers.Normalization))]
+    assert not changing, f"{name} would normalize what is normalized already"
+    norms = [each for each in model.layers if isinstance(each, keras.layers.BatchNormalization)]
+    if name in ("keras:resnet18", "digits_cnn"):
+        assert {(each.momentum, each.epsilon) for each in norms} == {(0.9, 1e-5)}, "as in PyTorch"
+
+[level] = as_bytes(tf.constant([3.7])).numpy()
+assert level == 4
 """
 
 
@@ -597,7 +608,9 @@ def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_
         assert finished.returncode == 0, finished.stderr
     saved = [newest(tmp_path / f"devices-{devices}") for devices in (1, 2)]
     one, two = tensorflow_parameters(*(checkpoint.path for checkpoint in saved))
-    assert [checkpoint.manifest["metrics"]["samples"] for checkpoint in saved] == [40, 40], "each is counted once for a validation"
+    assert [checkpoint.manifest["metrics"]["samples"] for checkpoint in saved] == [40, 40], (
+        "each is counted once for a validation"
+    )
     assert one.keys() == two.keys()
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
