@@ -1,5 +1,6 @@
 """Keras models of many kinds: regularizers, nested layers, weights of their own, targets as Keras users write them."""
 
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loss_scale import LossScale
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.tensorflow_multiworker import evaluate
+from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
-from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, sum_gradients
+from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer.tensorflow_multiworker.train import local_batches
+from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
+from kubetrain_trainer.training_output import TrainingOutput
 
 
 def mlp(*widths: int, **options: Any) -> keras.Model:
@@ -98,6 +108,50 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them_and_then_decayed() -> 
     assert [float(each[0]) for each in gradients] == pytest.approx([0.6 + 1.0, 0.8 + 1.0])
 
 
+def training_of(folder: Path, **settings: Any) -> Training:
+    config, role = TrainConfig(data="synthetic", precision="fp32", **settings), ProcessRole()
+    arguments = Arguments(config=config, data_dir=folder, output=TrainingOutput(folder), dataset_digest="")
+    return build_training(arguments, Group(role, build_strategy(config, role)))
+
+
+def test_a_skipped_step_leaves_the_model_and_its_statistics_as_they_were(tmp_path: Path) -> None:
+    training = training_of(tmp_path, on_nan="skip")
+    take_step, labels = step_function(training), tf.zeros(4, tf.int32)
+    variables, before = training.task.model.weights, training.task.model.get_weights()
+    assert not take_step(tf.fill((4, 8, 8, 3), float("inf")), labels, 4, 1, 0.1, 1)
+    assert all(np.array_equal(one, other) for one, other in zip(variables, before, strict=True))
+    assert take_step(tf.random.normal((4, 8, 8, 3)), labels, 4, 2, 0.1, 1)
+    assert not any(np.array_equal(one, other) for one, other in zip(variables, before, strict=True))
+
+
+def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
+    first, same, other = (training_of(tmp_path, seed=seed).task.model.get_weights()[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    assert not np.allclose(first, other)
+
+
+def test_replicas_of_several_processes_share_each_sample_once() -> None:
+    config = TrainConfig(batch_size=2, epochs=1)
+    plan, first = plan_samples(16, config, 4, None), TrainingProgress()
+    groups: Any = [SimpleNamespace(role=ProcessRole(rank=rank, world_size=2), local_replicas=2) for rank in range(2)]
+    steps = [step for group in groups for step in local_batches(plan, config, first, group)]
+    assert [len(step) for step in steps] == [2] * 4
+    assert sorted(chain.from_iterable(batch.indices for step in steps for batch in step)) == [*range(16)]
+
+
+def measured_task(**parts: Any) -> Task:
+    return Task(model=mlp(), data=lambda split: None, loss=lambda outputs, targets: outputs[:, 0], **parts)
+
+
+def test_a_step_minimizes_the_training_loss() -> None:
+    task = measured_task(training_loss=lambda outputs, targets: 2 * outputs[:, 0])
+    recent = SimpleNamespace(loss_scale=LossScale(TrainConfig()))
+    training: Any = SimpleNamespace(task=task, samples=None, group=SimpleNamespace(replicas=1), recent=recent)
+    inputs = tf.ones((3, 4))
+    loss, _ = sum_gradients(training, inputs, tf.zeros(3), tf.constant(3.0), tf.constant(1.0), 1)
+    assert float(loss) == pytest.approx(2 * float(task.model(inputs)[0, 0]), rel=1e-5)
+
+
 def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "deep.weights.h5"
     mlp(4, 4, 4).save_weights(path)
@@ -116,7 +170,7 @@ def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
     ],
 )
 def test_an_own_optimizer_may_not_average_or_accumulate(options: dict[str, Any], says: str) -> None:
-    task: Any = SimpleNamespace(model=mlp(2), optimizer=lambda model: keras.optimizers.SGD(0.1, **options))
+    task: Any = SimpleNamespace(model=mlp(2), optimizer=lambda model: keras.optimizers.SGD(**options))
     with pytest.raises(KubetrainError, match=says):
         build_optimizer(TrainConfig(), task, global_batch=8)
 
