@@ -21,7 +21,10 @@ from kubetrain_trainer.tensorflow_multiworker import evaluate
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of
+from kubetrain_trainer.tensorflow_multiworker.loaded_model import build_network
+from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
+from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
@@ -143,6 +146,18 @@ def measured_task(**parts: Any) -> Task:
     return Task(model=mlp(), data=lambda split: None, loss=lambda outputs, targets: outputs[:, 0], **parts)
 
 
+def test_a_validation_measures_the_loss_and_how_far_it_is_certain() -> None:
+    task = measured_task(training_loss=lambda outputs, targets: 0 * outputs[:, 0])
+    tally = Tally(task, Group(ProcessRole(), tf.distribute.get_strategy()))
+    values = [[1.0, 2.0, 6.0], [7.0]]
+    for each in values:
+        tally.add([Predicted(tf.constant(each)[:, None], tf.zeros(len(each)), len(each))])
+    samples, metrics, intervals = tally.measured()
+    assert (samples, metrics) == (4, {"loss": 4.0})
+    margin = 1.959964 * np.std([1, 2, 6, 7], ddof=1) / 2
+    assert intervals["loss"] == pytest.approx((4 - margin, 4 + margin))
+
+
 def test_a_step_minimizes_the_training_loss() -> None:
     task = measured_task(training_loss=lambda outputs, targets: 2 * outputs[:, 0])
     recent = SimpleNamespace(loss_scale=LossScale(TrainConfig()))
@@ -150,6 +165,14 @@ def test_a_step_minimizes_the_training_loss() -> None:
     inputs = tf.ones((3, 4))
     loss, _ = sum_gradients(training, inputs, tf.zeros(3), tf.constant(3.0), tf.constant(1.0), 1)
     assert float(loss) == pytest.approx(2 * float(task.model(inputs)[0, 0]), rel=1e-5)
+
+
+def test_outputs_of_a_model_in_bf16_are_in_fp32_and_other_models_stay_as_they_are() -> None:
+    config = TrainConfig(data="synthetic", precision="bf16", image_size=8)
+    model, images = build_network(config, ["a", "b"], Path()), tf.ones((1, 8, 8, 3))
+    assert model(images).dtype == tf.bfloat16
+    assert forward(model, images, training=False).dtype == tf.float32
+    assert keras.mixed_precision.dtype_policy().name == "float32"
 
 
 def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
