@@ -1,5 +1,6 @@
 """Keras models of many kinds: regularizers, nested layers, weights of their own, targets as Keras users write them."""
 
+import time
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,20 +12,22 @@ import pytest
 import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loss_scale import LossScale
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import plan_samples
-from kubetrain_trainer.tensorflow_multiworker import evaluate
+from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
-from kubetrain_trainer.tensorflow_multiworker.layers import factors_of
+from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
 from kubetrain_trainer.tensorflow_multiworker.loaded_model import build_network
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
+from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
@@ -175,6 +178,28 @@ def test_outputs_of_a_model_in_bf16_are_in_fp32_and_other_models_stay_as_they_ar
     assert keras.mixed_precision.dtype_policy().name == "float32"
 
 
+def test_a_checkpoint_that_is_being_written_is_complete_before_its_memory_is_used_again(tmp_path: Path) -> None:
+    model, staging, written = mlp(), Staging(is_needed=True), list[Any]()
+    kernel = staging.copy({"model/0": model.weights[0]})["model/0"]
+    before, writer = kernel.tolist(), CheckpointWriter(TrainingOutput(tmp_path), TrainConfig())
+    model.weights[0].assign(model.weights[0] + 1)
+
+    def write_slowly() -> None:
+        time.sleep(0.3)
+        written.append(kernel.tolist())
+
+    writer.start_thread(1, write_slowly)
+    others = (model, keras.optimizers.SGD(), None, ProcessRole(rank=1, world_size=2))
+    checkpoint.save(writer, staging, TrainingProgress(), {}, *others)
+    assert written == [before]
+    assert kernel.tolist() != before
+
+
+def test_freezing_every_layer_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="freeze: 'dense\\*' leaves nothing to train"):
+        freeze(mlp(2), "dense*")
+
+
 def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "deep.weights.h5"
     mlp(4, 4, 4).save_weights(path)
@@ -188,11 +213,12 @@ def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"learning_rate": keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.5)}, "is a schedule: give it a num"),
         ({"use_ema": True}, "has use_ema: leave it out, and set ema_decay"),
         ({"gradient_accumulation_steps": 2}, "has gradient_accumulation_steps: leave it out, and set accumulate"),
     ],
 )
-def test_an_own_optimizer_may_not_average_or_accumulate(options: dict[str, Any], says: str) -> None:
+def test_an_own_optimizer_may_not_schedule_average_or_accumulate(options: dict[str, Any], says: str) -> None:
     task: Any = SimpleNamespace(model=mlp(2), optimizer=lambda model: keras.optimizers.SGD(**options))
     with pytest.raises(KubetrainError, match=says):
         build_optimizer(TrainConfig(), task, global_batch=8)
