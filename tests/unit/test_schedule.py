@@ -80,6 +80,18 @@ def test_the_horizon_stays_where_it_is_if_the_processes_become_more() -> None:
     assert rate_factor(config, twice_as_many) == pytest.approx(0)
 
 
+@pytest.mark.parametrize(("schedule", "factor"), [("linear", 0.49), ("wsd", 1), ("cosine", 0.48429), ("step", 0.1)])
+def test_a_training_of_steps_goes_on_as_before_if_the_processes_become_fewer(schedule: str, factor: float) -> None:
+    config = TrainConfig(epochs=10, max_steps=100, warmup_epochs=0, schedule=schedule)
+    after_fifty_with_four = Position(step=51, epochs_done=2.01, steps_per_epoch=STEPS_PER_EPOCH)
+    assert rate_factor(config, after_fifty_with_four) == pytest.approx(factor, abs=1e-4)
+
+
+def test_drops_come_after_whole_epochs_also_if_steps_end_the_training() -> None:
+    config = TrainConfig(schedule="step", step_epochs=1, warmup_epochs=0, epochs=10, max_steps=300)
+    assert [factor_at(config, step) for step in (100, 101, 300)] == pytest.approx([1, 0.1, 0.01])
+
+
 def test_the_warmup_can_be_counted_in_steps() -> None:
     config = replace(CONFIG, warmup_steps=50)
     assert [factor_at(config, step) for step in (1, 25, 50)] == pytest.approx([0.02, 0.5, 1.0])

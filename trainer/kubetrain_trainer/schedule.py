@@ -32,17 +32,24 @@ def rate_factor(config: TrainConfig, now: Position) -> float:
     """Return the fraction of the peak rate for a step: warmed up, then scheduled."""
     if now.step < config.warmup_steps:
         return now.step / config.warmup_steps
-    pace = config.epochs / _last_epoch(config, now)
-    done = now.epochs_done * pace
-    warmup = now.epochs_at(config.warmup_steps) * pace if config.warmup_steps else config.warmup_epochs
+    done = _epochs_at(now.step, config, now)
+    warmup = _epochs_at(config.warmup_steps, config, now) if config.warmup_steps else config.warmup_epochs
     if done < warmup:
         return done / warmup
+    if config.schedule == "step":
+        return _lowered(
+            config, now.epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
+        )
     return _schedule_factor(config, done, warmup)
 
 
-def _last_epoch(config: TrainConfig, now: Position) -> float:
-    """Return the epochs that will be done when the training ends."""
-    return min(config.epochs, now.epochs_at(config.max_steps)) if config.max_steps else config.epochs
+def _epochs_at(step: int, config: TrainConfig, now: Position) -> float:
+    """Return the epochs done at this step, or, if max_steps ends the training, its share of all epochs.
+
+    That share stays as it is when the number of processes changes, and with it the steps in an epoch.
+    """
+    is_end_in_steps = config.max_steps > 0 and now.epochs_at(config.max_steps) < config.epochs
+    return config.epochs * step / config.max_steps if is_end_in_steps else now.epochs_at(step)
 
 
 def averaging_decay(config: TrainConfig, step: int) -> float:
@@ -54,14 +61,16 @@ def is_finished(config: TrainConfig, progress: TrainingProgress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
+def _lowered(config: TrainConfig, periods: float) -> float:
+    """Return the factor of the peak learning rate in the last of these periods between drops."""
+    drops = math.ceil(periods) - 1  # the step that completes a period still belongs to it
+    return max(config.step_factor**drops, config.min_rate)
+
+
 def _schedule_factor(config: TrainConfig, done: float, warmup: float) -> float:
     """Return the factor of the peak learning rate after the warmup, when this many of all epochs are done."""
     if config.schedule == "constant":
         return 1.0
-    if config.schedule == "step":
-        period = config.step_epochs or config.epochs / 3
-        drops = math.ceil(done / period) - 1  # the step that completes a period still belongs to it
-        return max(config.step_factor**drops, config.min_rate)
     return config.min_rate + (1 - config.min_rate) * _fall(config, done, warmup)
 
 
