@@ -161,6 +161,13 @@ def test_a_run_of_another_framework_is_not_resumed_from(tmp_path: Path) -> None:
         output.checkpoint_to_resume("other")
 
 
+def test_a_run_that_trained_other_parameters_is_not_resumed_from(tmp_path: Path) -> None:
+    """The optimizer's state would be taken for that of other parameters."""
+    checkpoint(begun(tmp_path, "other", freeze="0"), 50)
+    with pytest.raises(InvalidSetting, match="'other' trained with freeze='0', this one with '1'"):
+        begun(tmp_path, freeze="1").checkpoint_to_resume("other")
+
+
 def test_damaged_json_is_reported(tmp_path: Path) -> None:
     output = begun(tmp_path)
     (output.path / "evaluation.json").write_text("{")

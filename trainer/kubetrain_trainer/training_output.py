@@ -140,6 +140,13 @@ class TrainingOutput:
                 f"resume_from: the run '{run_id}' trained with {theirs}, this one trains with {ours}: "
                 f"name a run of the pipeline train-{ours}"
             )
+        frozen_there, frozen_here = self._other_run(run_id).train_config().freeze, self.train_config().freeze
+        if frozen_there != frozen_here:
+            raise InvalidSetting(
+                f"resume_from: the run '{run_id}' trained with freeze='{frozen_there}', this one with "
+                f"'{frozen_here}', for which its optimizer's state does not hold: keep freeze, or start from the "
+                "model of that run with initial_weights"
+            )
         return newest
 
     def finish(self, last: Checkpoint, **details: str) -> None:
@@ -265,7 +272,8 @@ def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     theirs = TrainingOutput(checkpoint.path.parents[1]).read_config()["config"]
     return KubetrainError(
         f"{checkpoint.path} holds '{theirs['model']}' trained with {theirs['optimizer']}, which does not fit "
-        f"this run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes"
+        f"this run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes, "
+        "and with PyTorch the same decay_norms and layer_rate"
     )
 
 
