@@ -26,8 +26,13 @@ def recompute_activations(model: nn.Module, task: Task) -> None:
     """Let the backward pass compute each layer again, so that what it computed need not be kept."""
     for root in forwarded(model, task):
         for layer in layers_of(root, task):
-            contexts = partial(_contexts, layer)
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
+            # Without statistics there is no need of contexts, which PyTorch cannot compile.
+            contexts = {"context_fn": partial(_contexts, layer)} if _with_statistics(layer) else {}
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
+
+
+def any_with_statistics(model: nn.Module, task: Task) -> bool:
+    return any(_with_statistics(layer) for root in forwarded(model, task) for layer in layers_of(root, task))
 
 
 def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -38,7 +43,7 @@ def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractC
 @contextmanager
 def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
     """Let normalizations add nothing to their running statistics, which have the batch already."""
-    norms = [each for each in layer.modules() if isinstance(each, _NormBase) and each.track_running_stats]
+    norms = _with_statistics(layer)
     kept = [(each.momentum, each.num_batches_tracked) for each in norms]
     for each in norms:
         each.momentum, each.num_batches_tracked = 0.0, None
@@ -47,6 +52,10 @@ def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
     finally:
         for each, (momentum, counter) in zip(norms, kept, strict=True):
             each.momentum, each.num_batches_tracked = momentum, counter
+
+
+def _with_statistics(layer: nn.Module) -> list[_NormBase]:
+    return [each for each in layer.modules() if isinstance(each, _NormBase) and each.track_running_stats]
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:

@@ -33,7 +33,7 @@ from kubetrain_trainer.pytorch_ddp.layers import freeze
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.memory_format import suitable_format
-from kubetrain_trainer.pytorch_ddp.model_layers import recompute_activations
+from kubetrain_trainer.pytorch_ddp.model_layers import any_with_statistics, recompute_activations
 from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
@@ -161,8 +161,21 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
     if weights:
         load_initial_weights(weights, model)
     if config.activation_checkpointing:
+        check_recomputable(task, config, group)
         recompute_activations(model, task)
     return copied
+
+
+def check_recomputable(task: Task, config: TrainConfig, group: Group) -> None:
+    """
+    Raises:
+        InvalidSetting: if PyTorch cannot compile the model.
+    """
+    if config.compile and not is_sharded(config, group) and any_with_statistics(task.model, task):
+        raise InvalidSetting(
+            "compile=true cannot be combined with activation_checkpointing=true in layers with batch normalization, "
+            "unless several processes share the model (sharding): set one of them to false"
+        )
 
 
 def check_task(task: Task, config: TrainConfig) -> None:
