@@ -1,5 +1,6 @@
 """The layers of a model, and models that are built without content."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,12 +8,16 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.pytorch_ddp.empty_models import fill
+from kubetrain_trainer.pytorch_ddp.initial_weights import load_initial_weights
 from kubetrain_trainer.pytorch_ddp.model_layers import layers_of, recompute_activations
 from kubetrain_trainer.pytorch_ddp.shard_model import check_shared, units_of
 from kubetrain_trainer.pytorch_ddp.state_parts import load_tensors
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.training import check_recomputable
+from support.training import FakeGroup
 
 CPU = torch.device("cpu")
 
@@ -78,6 +83,33 @@ def test_running_statistics_count_each_batch_once() -> None:
     kept, computed = statistics(again=False), statistics(again=True)
     assert computed["0.1.num_batches_tracked"] == 2
     torch.testing.assert_close(computed, kept)
+
+
+def compiled(layer: nn.Module) -> nn.Module:
+    model = nn.Sequential(layer)
+    recompute_activations(model, task_of(model))
+    model.compile(backend="aot_eager")
+    return model
+
+
+def test_layers_that_are_computed_again_can_be_compiled() -> None:
+    compiled(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)))(torch.ones(5, 3)).sum().backward()
+
+
+def test_layers_with_statistics_that_are_computed_again_cannot_be_compiled() -> None:
+    task = task_of(nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))))
+    config = TrainConfig(model="own:build", compile=True, activation_checkpointing=True)
+    with pytest.raises(InvalidSetting, match="compile=true cannot be combined with activation_checkpointing=true"):
+        check_recomputable(task, config, FakeGroup(0, list))
+    check_recomputable(task_of(nn.Sequential(nn.Linear(3, 3))), config, FakeGroup(0, list))
+
+
+def test_weights_of_old_files_lack_the_number_of_batches(tmp_path: Path) -> None:
+    one, other = (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)) for _ in range(2))
+    state = {name: value for name, value in one.state_dict().items() if not name.endswith("num_batches_tracked")}
+    torch.save(state, tmp_path / "old.pt")
+    load_initial_weights(tmp_path / "old.pt", other)
+    torch.testing.assert_close(other.state_dict(), one.state_dict())
 
 
 class Tied(nn.Module):

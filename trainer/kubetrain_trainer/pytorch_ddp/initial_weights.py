@@ -10,6 +10,8 @@ from kubetrain_trainer.initial_weights import misfit
 from kubetrain_trainer.pytorch_ddp.state_parts import load_tensors
 from kubetrain_trainer.pytorch_ddp.weights_files import read_weights
 
+COUNTER = ".num_batches_tracked"
+"""Files that PyTorch wrote before 0.4.1 lack it, such as some of torchvision's."""
 log = logging.getLogger(__name__)
 
 
@@ -20,6 +22,7 @@ def load_initial_weights(path: Path, model: nn.Module) -> None:
     """
     weights, own = read(path), model.state_dict()
     shapes, own_shapes = ({name: each.shape for name, each in state.items()} for state in (weights, own))
+    own_shapes = {name: shape for name, shape in own_shapes.items() if name in shapes or not name.endswith(COUNTER)}
     differing = sorted(name for name in {*shapes, *own_shapes} if shapes.get(name) != own_shapes.get(name))
     if others := [name for name in differing if not name.startswith(last_layer(model))]:
         theirs, ours = (each.get(others[0], "missing") for each in (shapes, own_shapes))
