@@ -454,6 +454,8 @@ assert len(opened) == 1, "each further attempt would wait for minutes"
 kinds = image_data(TrainConfig(), folder / "kinds").split("train")
 whole = [kinds._decode(tf.constant(index), surplus=lambda _: 1.0).numpy() for index in range(len(kinds))]
 np.savez(folder / "pixels.npz", *whole)
+centers = image_data(TrainConfig(image_size=8, evaluation_crop=0.5), folder / "kinds").split("train")
+np.testing.assert_array_equal(centers.load(0)[0], whole[0][4:12, 4:12])
 
 from random import Random
 from kubetrain_trainer.augmentation import Recipe, draw

@@ -43,7 +43,15 @@ def test_a_training_starts_from_another_ones_weights(
     assert first.exit_code == 0, first.output
     frozen = {"pytorch": "0,1", "tensorflow": "conv2d,batch_normalization"}[framework]
     second = train(
-        framework, digits, tmp_path, "second", initial_weights="first", freeze=frozen, layer_rate=0.8, epochs=1
+        framework,
+        digits,
+        tmp_path,
+        "second",
+        initial_weights="first",
+        freeze=frozen,
+        layer_rate=0.8,
+        epochs=1,
+        ema_decay=0.9,
     )
     assert second.exit_code == 0, second.output
     assert "the training starts from " in second.output
@@ -52,6 +60,8 @@ def test_a_training_starts_from_another_ones_weights(
     one, other = parameters(newest(tmp_path / "first"), newest(tmp_path / "second"))
     kept = [name for name, value in one.items() if is_weight(name) and np.array_equal(value, other.get(name))]
     assert len(kept) == {"pytorch": 6, "tensorflow": 5}[framework], kept  # a convolution, and a normalization's four
+    for name in kept:
+        np.testing.assert_array_equal(other[name.replace("model/", "averages/")], one[name], "averages start from them")
     assert TrainingOutput(tmp_path / "second").read_export()["classes"] == [str(number) for number in range(10)]
 
     again = train(framework, digits, tmp_path, "other", initial_weights="first", model_args='{"width":16}')

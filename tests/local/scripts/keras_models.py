@@ -19,7 +19,8 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loss_scale import LossScale
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import plan_samples
-from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate
+from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
+from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
@@ -29,7 +30,7 @@ from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.training_output import TrainingOutput
@@ -134,6 +135,34 @@ def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
     first, same, other = (training_of(tmp_path, seed=seed).task.model.get_weights()[0] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, same)
     assert not np.allclose(first, other)
+
+
+class Counting(keras.layers.Layer):  # type: ignore[misc]
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(shape=(), initializer="zeros", dtype="int64", trainable=False)
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * self.scale
+
+
+def test_counters_are_not_averaged() -> None:
+    model, averaged = (keras.Sequential([keras.Input((2,)), Counting()]) for _ in range(2))
+    averages = Averages(TrainConfig(ema_decay=0.5), model, averaged, tf.distribute.get_strategy())
+    model.layers[0].calls.assign(7)
+    model.layers[0].scale.assign(3.0)
+    averages.update(step=1)
+    assert int(averaged.layers[0].calls) == 7
+    assert 1 < float(averaged.layers[0].scale) < 3
+
+
+def test_several_gpus_need_less_time_for_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "gpu_names", lambda: ["NVIDIA H100 PCIe"])
+    config, task = TrainConfig(data="synthetic", precision="bf16"), build_task(TrainConfig(data="synthetic"), Path())
+    groups: Any = [SimpleNamespace(role=ProcessRole(), replicas=replicas) for replicas in (1, 4)]
+    one, four = (operations.seconds_at_peak(task, config, task.data("train"), group) for group in groups)
+    assert one == pytest.approx(4 * four)
+    assert four > 0
 
 
 def test_replicas_of_several_processes_share_each_sample_once() -> None:
