@@ -48,7 +48,7 @@ def test_patterns_match_names_and_what_is_within_them(patterns: str, found: tupl
 
 
 def test_a_pattern_without_a_match_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"freeze: the model has nothing called 'layer': valid names: bn1"):
+    with pytest.raises(InvalidSetting, match=r"freeze: the model has nothing called 'layer': did you mean 'layer[12]'"):
         matching("conv1,layer", RESNET)
 
 

@@ -40,12 +40,15 @@ def test_the_trace_has_these_steps(tmp_path: Path) -> None:
 
 
 def test_a_resumed_training_records_those_that_are_left(tmp_path: Path) -> None:
-    assert recorded(tmp_path, range(5, 7)) == ["begin steps-3-5", "5", "end", "6"]
+    """In another file, beside what was recorded before."""
+    assert recorded(tmp_path, range(5, 7)) == ["begin steps-5-5", "5", "end", "6"]
     assert recorded(tmp_path, range(6, 8)) == ["6", "7"]
 
 
-def test_a_training_that_ends_before_ends_the_trace(tmp_path: Path) -> None:
-    assert recorded(tmp_path, range(4, 5)) == ["begin steps-3-5", "4", "end"]
+def test_a_training_that_ends_before_ends_the_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert recorded(tmp_path, range(3, 5)) == ["begin steps-3-5", "3", "4", "end"]
+    assert "profile of steps 3 to 4: " in caplog.text
 
 
 def test_other_processes_and_other_trainings_record_nothing(tmp_path: Path) -> None:

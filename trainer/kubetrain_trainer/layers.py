@@ -32,8 +32,7 @@ def matching(patterns: str, names: Iterable[str]) -> set[str]:
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         matched = {name for name in all_names if any(fnmatchcase(name, each) for each in (pattern, f"{pattern}[./]*"))}
         if not matched:
-            raise InvalidSetting(
-                f"freeze: the model has nothing called '{pattern}': {did_you_mean(pattern, all_names)}"
-            )
+            parts = {re.split(r"[./]", name)[0] for name in all_names}
+            raise InvalidSetting(f"freeze: the model has nothing called '{pattern}': {did_you_mean(pattern, parts)}")
         found |= matched
     return found

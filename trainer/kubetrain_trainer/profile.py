@@ -19,17 +19,20 @@ class Profile(ExitStack):
     def __init__(self, config: TrainConfig, output: TrainingOutput, role: ProcessRole, recording: Recording) -> None:
         super().__init__()
         self._steps = config.steps_to_profile if role.is_chief else range(0)
-        self._path = output.path / "profile" / f"steps-{self._steps.start}-{self._steps.stop - 1}"
+        self._folder = output.path / "profile"
         self._recording = recording
-        self._is_recording = False
+        self._first = self._last = 0
+        """The first step of the trace, and the last step that began."""
 
     def begin_step(self, step: int) -> None:
         """Start the trace if it is time to."""
-        if not self._is_recording and step in self._steps:
-            self._is_recording = True
-            self._path.parent.mkdir(exist_ok=True)
+        self._last = step
+        if not self._first and step in self._steps:
+            self._first = step
+            self._folder.mkdir(exist_ok=True)
             self.callback(self._end)
-            self.enter_context(self._recording(self._path))
+            # Named by its own first step: what was recorded before a resumption stays.
+            self.enter_context(self._recording(self._folder / f"steps-{step}-{self._steps.stop - 1}"))
 
     def end_step(self, step: int) -> None:
         """End the trace after its last step, before something else happens. A training that ends before ends it too."""
@@ -37,8 +40,7 @@ class Profile(ExitStack):
             self.close()
 
     def _end(self) -> None:
-        self._is_recording = False
-        log.info("profile of steps %d to %d: %s", self._steps.start, self._steps.stop - 1, self._path.parent)
+        log.info("profile of steps %d to %d: %s", self._first, self._last, self._folder)
 
     def __enter__(self) -> Self:
         return self
