@@ -15,7 +15,14 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.lifecycle import AnyTraining, finish, is_validation_due, resume, save_and_stop
+from kubetrain_trainer.lifecycle import (
+    AnyTraining,
+    finish,
+    is_validation_due,
+    resume,
+    save_and_stop,
+    say_what_only_own_data_can_use,
+)
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
@@ -93,6 +100,13 @@ def resumed(tmp_path: Path) -> Training:
     progress, _ = resume(training_, PLAN)
     assert progress.step == 100
     return training_
+
+
+def test_settings_of_images_are_named_if_the_data_is_the_tasks_own(caplog: pytest.LogCaptureFixture) -> None:
+    say_what_only_own_data_can_use(TrainConfig(model="torchvision:resnet18", recipe="strong"))
+    assert not caplog.text
+    say_what_only_own_data_can_use(TrainConfig(model="own:build", recipe="strong", flip=0.0, epochs=2))
+    assert "recipe=strong, flip=0.0: without effect, unless the task's data reads the setting" in caplog.text
 
 
 def test_a_task_may_have_a_schedule_of_its_own(tmp_path: Path) -> None:

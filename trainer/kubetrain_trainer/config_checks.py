@@ -19,17 +19,9 @@ OF_PYTORCH = (
     "preflight",
     "avoid_bad_nodes",
 )
-OF_THE_LOOP = (
-    "initial_weights",
-    "freeze",
-    "layer_rate",
-    "profile_steps",
-    "recipe",
-    *PARTS,
-    "evaluation_crop",
-    "skip_damaged",
-    *OF_PYTORCH,
-)
+OF_IMAGES = ("recipe", *PARTS, "evaluation_crop", "skip_damaged", "jpeg_decoder")
+"""Settings of the images that models by name train on."""
+OF_THE_LOOP = ("initial_weights", "freeze", "layer_rate", "profile_steps", *OF_IMAGES, *OF_PYTORCH)
 """Settings of the trainer's loop and its images, of which your own script knows nothing."""
 SMALLEST_CROP = 0.01
 Config = Any

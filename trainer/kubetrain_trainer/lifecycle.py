@@ -22,9 +22,11 @@ from kubetrain_trainer.checkpoint_layout import (
 )
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import OF_IMAGES
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.image_folder import log_notes
+from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_time import OwnTime
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.profile import Profile
@@ -139,9 +141,16 @@ def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, An
     training = task.training_data() if task.training_data else task.data("train")
     samples = training, task.data(config.validation_split)
     if group.role.is_chief:
+        say_what_only_own_data_can_use(config)
         for each in samples:
             log_notes(each)
     return samples
+
+
+def say_what_only_own_data_can_use(config: TrainConfig) -> None:
+    given = config.changed_settings() if is_import_path(config.model) else {}
+    if unused := [f"{name}={value}" for name, value in given.items() if name in OF_IMAGES]:
+        log.warning("%s: without effect, unless the task's data reads the setting", ", ".join(unused))
 
 
 def resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
