@@ -3,7 +3,7 @@
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import layer_of, matching, rate_factors
+from kubetrain_trainer.layers import layer_of, matching, rate_factors, warn_of_slow_layers
 
 RESNET = ("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "layer1.1.bn1.bias", "layer2.0.bn1.bias")
 
@@ -21,6 +21,11 @@ RESNET = ("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "la
         ("block_16_project/kernel", "block_16"),
         ("predictions/bias", "predictions"),
         ("2.weight", "2"),
+        ("block1a_project_conv/kernel", "block1"),
+        ("Mixed_5b.branch1x1.conv.weight", "Mixed_5"),
+        ("Conv2d_1a_3x3.conv.weight", "Conv2d_1a_3x3"),
+        ("conv2d_17/kernel", "conv2d_17"),
+        ("conv2d/kernel", "conv2d"),
     ],
 )
 def test_a_layer_is_the_first_numbered_part_of_a_name(name: str, layer: str) -> None:
@@ -31,6 +36,13 @@ def test_each_layer_learns_slower_than_the_next() -> None:
     factors = rate_factors([*RESNET, "fc.weight", "fc.bias"], 0.5)
     assert [*factors.values()] == [1 / 16, 1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2, 1, 1]
     assert {*rate_factors(RESNET, 1.0).values()} == {1}
+
+
+@pytest.mark.parametrize(("layers", "is_named"), [(30, False), (32, True)])
+def test_layers_that_hardly_learn_are_named(layers: int, is_named: bool, caplog: pytest.LogCaptureFixture) -> None:
+    factors = rate_factors([f"{number}.weight" for number in range(layers)], 0.8)
+    warn_of_slow_layers(factors.values(), 0.8)
+    assert ("at 1e-03 of the learning rate" in caplog.text) is is_named
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """The layers of a model, by the names of its parameters."""
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
-NUMBERED = re.compile(r"(?:[^._/]*[._/])*?[^._/]*\d(?=[._/])")
-"""The start of a name up to its first part that ends in a digit, such as layer3 or features.5."""
+NUMBERED = re.compile(r"(?:[^._/]*[._/])*?[^._/]*\d(?=[._/]|(?<!onv\d)[a-z][._/](?!\d))")
+"""The start of a name up to the number of its first numbered part: layer3, features.5, or block1 of block1a. The 2 of
+conv2d numbers nothing."""
+LEAST_FACTOR = 1e-3
+log = logging.getLogger(__name__)
 
 
 def rate_factors(names: Iterable[str], layer_rate: float) -> Mapping[str, float]:
@@ -15,6 +19,15 @@ def rate_factors(names: Iterable[str], layer_rate: float) -> Mapping[str, float]
     layers = {name: layer_of(name) for name in names}
     order = list(dict.fromkeys(layers.values()))
     return {name: layer_rate ** (len(order) - 1 - order.index(layer)) for name, layer in layers.items()}
+
+
+def warn_of_slow_layers(factors: Iterable[float], layer_rate: float) -> None:
+    if (least := min(factors, default=1.0)) < LEAST_FACTOR:
+        log.warning(
+            "layer_rate=%g lets the first of many layers learn at %.0e of the learning rate: choose one nearer to 1",
+            layer_rate,
+            least,
+        )
 
 
 def layer_of(name: str) -> str:

@@ -113,7 +113,7 @@ def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
 def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameters by learning rate, the highest first, and by whether they decay."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    factors, groups = rate_factors(trained, config.layer_rate), dict[tuple[float, bool], list[nn.Parameter]]()
+    factors, groups = factors_of(config, model), dict[tuple[float, bool], list[nn.Parameter]]()
     for name, parameter in trained.items():
         is_decayed = config.decay_norms or parameter.ndim > 1
         groups.setdefault((factors[name], is_decayed), []).append(parameter)
@@ -121,6 +121,11 @@ def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
         {"params": groups[key], "lr": config.learning_rate * key[0], "weight_decay": config.weight_decay * key[1]}
         for key in sorted(groups, reverse=True)
     ]
+
+
+def factors_of(config: TrainConfig, model: nn.Module) -> Mapping[str, float]:
+    """Return the factor of each trained parameter's learning rate."""
+    return rate_factors((name for name, each in model.named_parameters() if each.requires_grad), config.layer_rate)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:

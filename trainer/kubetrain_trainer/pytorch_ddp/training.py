@@ -15,6 +15,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.initial_weights import initial_weights
+from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_time import HostClock, OwnTime
@@ -35,7 +36,7 @@ from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.memory_format import suitable_format
 from kubetrain_trainer.pytorch_ddp.model_layers import any_with_statistics, recompute_activations
 from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
-from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
+from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, factors_of, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, shards
@@ -118,6 +119,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
     if group.role.is_chief:
         warn_of_untrained(task.model, optimizers)
+        warn_of_slow_layers(factors_of(config, task.model).values(), config.layer_rate)
     return Training(
         config=config,
         output=arguments.output,

@@ -12,6 +12,7 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.initial_weights import initial_weights
+from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
@@ -21,7 +22,7 @@ from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
-from kubetrain_trainer.tensorflow_multiworker.layers import freeze
+from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
@@ -78,6 +79,8 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     if task.sampler:
         check_sampler(task.sampler, group)
+    if group.role.is_chief:
+        warn_of_slow_layers(factors_of(task.model, config.layer_rate), config.layer_rate)
     samples, validation = splits(task, config, group)
     writer = CheckpointWriter(arguments.output, config)
     return Training(
