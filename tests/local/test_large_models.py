@@ -16,7 +16,7 @@ from kubetrain_trainer.pytorch_ddp.model_layers import layers_of, recompute_acti
 from kubetrain_trainer.pytorch_ddp.shard_model import check_shared, units_of
 from kubetrain_trainer.pytorch_ddp.state_parts import load_tensors
 from kubetrain_trainer.pytorch_ddp.task import Task
-from kubetrain_trainer.pytorch_ddp.training import check_recomputable
+from kubetrain_trainer.pytorch_ddp.training import check_recomputable, warn_without_layers
 from support.training import FakeGroup
 
 CPU = torch.device("cpu")
@@ -102,6 +102,21 @@ def test_layers_with_statistics_that_are_computed_again_cannot_be_compiled() -> 
     with pytest.raises(InvalidSetting, match="compile=true cannot be combined with activation_checkpointing=true"):
         check_recomputable(task, config, FakeGroup(0, list))
     check_recomputable(task_of(nn.Sequential(nn.Linear(3, 3))), config, FakeGroup(0, list))
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+
+def test_a_model_without_layers_is_named_if_they_are_needed(caplog: pytest.LogCaptureFixture) -> None:
+    config, group = TrainConfig(model="own:build", activation_checkpointing=True), FakeGroup(0, list)
+    warn_without_layers(task_of(nn.Sequential(Pair())), config, group)
+    warn_without_layers(task_of(Pair()), TrainConfig(model="own:build"), group)
+    assert not caplog.text
+    warn_without_layers(task_of(Pair()), config, group)
+    assert "no list or sequence of layers, which activation_checkpointing would take" in caplog.text
 
 
 def test_weights_of_old_files_lack_the_number_of_batches(tmp_path: Path) -> None:
