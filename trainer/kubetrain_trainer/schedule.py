@@ -39,9 +39,8 @@ def rate_factor(config: TrainConfig, now: Position) -> float:
     if done < warmup:
         return done / warmup
     if config.schedule == "step":
-        return _lowered(
-            config, now.epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
-        )
+        periods = now.epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
+        return _lowered(config, periods)
     return _schedule_factor(config, done, warmup)
 
 
