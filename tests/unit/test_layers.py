@@ -3,7 +3,7 @@
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import layer_of, matching, rate_factors, warn_of_slow_layers
+from kubetrain_trainer.layers import layers_by_name, matching, rate_factors, warn_of_slow_layers
 
 RESNET = ("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "layer1.1.bn1.bias", "layer2.0.bn1.bias")
 
@@ -29,7 +29,23 @@ RESNET = ("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "la
     ],
 )
 def test_a_layer_is_the_first_numbered_part_of_a_name(name: str, layer: str) -> None:
-    assert layer_of(name) == layer
+    assert layers_by_name([name]) == {name: layer}
+
+
+@pytest.mark.parametrize(
+    ("names", "layers"),
+    [
+        (
+            ("dinov2.encoder.layer.0.a", "dinov2.encoder.layer.1.a"),
+            ["dinov2.encoder.layer.0", "dinov2.encoder.layer.1"],
+        ),
+        (("resnet3d.layer1.0.a", "resnet3d.layer2.0.a"), ["resnet3d.layer1", "resnet3d.layer2"]),
+        (("block1a_conv/a", "block1b_conv/a", "block2a_conv/a"), ["block1", "block1", "block2"]),
+        (("dinov2.token", "dinov2.encoder.layer.0.a"), ["dinov2", "dinov2"]),
+    ],
+)
+def test_a_number_in_the_name_of_a_model_makes_no_layer(names: tuple[str, ...], layers: list[str]) -> None:
+    assert [*layers_by_name(names).values()] == layers
 
 
 def test_each_layer_learns_slower_than_the_next() -> None:
@@ -62,6 +78,8 @@ def test_patterns_match_names_and_what_is_within_them(patterns: str, found: tupl
 def test_a_pattern_without_a_match_is_refused() -> None:
     with pytest.raises(InvalidSetting, match=r"freeze: the model has nothing called 'layer': did you mean 'layer[12]'"):
         matching("conv1,layer", RESNET)
+    with pytest.raises(InvalidSetting, match=r"nothing called 'layer1\.2': did you mean 'layer1\.[01]'"):
+        matching("layer1.2", RESNET)
 
 
 def test_a_container_of_frozen_parameters_keeps_training_what_is_within() -> None:

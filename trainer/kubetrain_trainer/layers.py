@@ -2,21 +2,22 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
-NUMBERED = re.compile(r"(?:[^._/]*[._/])*?[^._/]*\d(?=[._/]|(?<!onv\d)[a-z][._/](?!\d))")
-"""The start of a name up to the number of its first numbered part: layer3, features.5, or block1 of block1a. The 2 of
-conv2d numbers nothing."""
+NUMBER = re.compile(r"\d+(?=[._/]|(?<!onv\d)[a-z][._/](?!\d))")
+"""The number that ends a part of a name, such as layer3, features.5 or the block1 of block1a; conv2d has none."""
 LEAST_FACTOR = 1e-3
 log = logging.getLogger(__name__)
 
 
 def rate_factors(names: Iterable[str], layer_rate: float) -> Mapping[str, float]:
     """Return the factor of each parameter's learning rate: 1 in the last layer, and less in each one before."""
-    layers = {name: layer_of(name) for name in names}
+    layers = layers_by_name(names)
     order = list(dict.fromkeys(layers.values()))
     return {name: layer_rate ** (len(order) - 1 - order.index(layer)) for name, layer in layers.items()}
 
@@ -30,9 +31,20 @@ def warn_of_slow_layers(factors: Iterable[float], layer_rate: float) -> None:
         )
 
 
-def layer_of(name: str) -> str:
-    numbered = NUMBERED.match(name)
-    return numbered[0] if numbered else re.sub(r"[./][^./]*$", "", name)
+def layers_by_name(names: Iterable[str]) -> dict[str, str]:
+    """Return each name up to its first number that others have another one for, unlike the 2 of dinov2.layer.7."""
+    numbered = {name: [(name[: each.start()], name[: each.end()]) for each in NUMBER.finditer(name)] for name in names}
+    counts = Counter(before for before, _ in set(chain.from_iterable(numbered.values())))
+    return {name: _layer(name, found, counts) for name, found in numbered.items()}
+
+
+def _layer(name: str, numbered: Sequence[tuple[str, str]], counts: Mapping[str, int]) -> str:
+    whole = [layer for _, layer in numbered] or [re.sub(r"[./][^./]*$", "", name)]
+    return next((layer for before, layer in numbered if counts[before] > 1), whole[0])
+
+
+def patterns_in(text: str) -> list[str]:
+    return [*filter(None, map(str.strip, text.split(",")))]
 
 
 def matching(patterns: str, names: Iterable[str]) -> set[str]:
@@ -42,10 +54,11 @@ def matching(patterns: str, names: Iterable[str]) -> set[str]:
         InvalidSetting: if a pattern matches none.
     """
     all_names, found = list(names), set[str]()
-    for pattern in filter(None, map(str.strip, patterns.split(","))):
+    for pattern in patterns_in(patterns):
         matched = {name for name in all_names if any(fnmatchcase(name, each) for each in (pattern, f"{pattern}[./]*"))}
         if not matched:
-            parts = {re.split(r"[./]", name)[0] for name in all_names}
-            raise InvalidSetting(f"freeze: the model has nothing called '{pattern}': {did_you_mean(pattern, parts)}")
+            depth = len(re.split(r"[./]", pattern))
+            like = {"".join(re.split(r"([./])", name)[: 2 * depth - 1]) for name in all_names}
+            raise InvalidSetting(f"freeze: the model has nothing called '{pattern}': {did_you_mean(pattern, like)}")
         found |= matched
     return found
