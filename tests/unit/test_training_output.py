@@ -166,6 +166,8 @@ def test_a_run_that_trained_other_parameters_is_not_resumed_from(tmp_path: Path)
     checkpoint(begun(tmp_path, "other", freeze="0"), 50)
     with pytest.raises(InvalidSetting, match="'other' trained with freeze='0', this one with '1'"):
         begun(tmp_path, freeze="1").checkpoint_to_resume("other")
+    assert begun(tmp_path, "same", freeze=" 0,").checkpoint_to_resume("other")
+    assert begun(tmp_path, "script", entry={"script": "train.py"}).checkpoint_to_resume("other")
 
 
 def test_damaged_json_is_reported(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from kubetrain_trainer.config import AUTOMATIC_MODES, CHANGEABLE, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.image_input import describe_input
+from kubetrain_trainer.layers import patterns_in
 from kubetrain_trainer.versions import provenance
 
 CONFIG_SCHEMA = "kubetrain/config/v1"
@@ -140,14 +141,19 @@ class TrainingOutput:
                 f"resume_from: the run '{run_id}' trained with {theirs}, this one trains with {ours}: "
                 f"name a run of the pipeline train-{ours}"
             )
-        frozen_there, frozen_here = self._other_run(run_id).train_config().freeze, self.train_config().freeze
-        if frozen_there != frozen_here:
-            raise InvalidSetting(
-                f"resume_from: the run '{run_id}' trained with freeze='{frozen_there}', this one with "
-                f"'{frozen_here}', for which its optimizer's state does not hold: keep freeze, or start from the "
-                "model of that run with initial_weights"
-            )
+        self._check_same_frozen(run_id)
         return newest
+
+    def _check_same_frozen(self, run_id: str) -> None:
+        config = self.read_config()["config"]
+        if config.get("entry"):  # a script knows by itself what it can load
+            return
+        there, here = (each.get("freeze", "") for each in (self._other_run(run_id).read_config()["config"], config))
+        if {*patterns_in(there)} != {*patterns_in(here)}:
+            raise InvalidSetting(
+                f"resume_from: the run '{run_id}' trained with freeze='{there}', this one with '{here}', for which its "
+                "optimizer's state does not hold: keep freeze, or start from the model of that run with initial_weights"
+            )
 
     def finish(self, last: Checkpoint, **details: str) -> None:
         """Record that the training completed, its last checkpoint as proof, and those details that are not empty."""
@@ -273,7 +279,7 @@ def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     return KubetrainError(
         f"{checkpoint.path} holds '{theirs['model']}' trained with {theirs['optimizer']}, which does not fit "
         f"this run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes, "
-        "and with PyTorch the same decay_norms and layer_rate"
+        "and with PyTorch the same decay_norms, and layer_rate=1 in both or in neither"
     )
 
 
