@@ -1,12 +1,13 @@
 """The learning rate: scaling, warmup and schedule."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.schedule import Position, averaging_decay, peak_rate, rate_factor, remarks
+from kubetrain_trainer.schedule import averaging_decay, peak_rate, rate_factor, remarks
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 STEPS_PER_EPOCH = 100
@@ -17,8 +18,7 @@ def rate_at(config: TrainConfig, epochs_done: float) -> float:
 
 
 def factor_at(config: TrainConfig, step: int) -> float:
-    now = Position(step=step, epochs_done=step / STEPS_PER_EPOCH, steps_per_epoch=STEPS_PER_EPOCH)
-    return rate_factor(config, now)
+    return rate_factor(config, step, step / STEPS_PER_EPOCH)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,35 @@ def test_max_steps_beyond_the_epochs_change_nothing() -> None:
 
 def test_the_horizon_stays_where_it_is_if_the_processes_become_more() -> None:
     config = TrainConfig(epochs=10, max_steps=200, warmup_epochs=0, schedule="linear")
-    twice_as_many = Position(step=200, epochs_done=3.0, steps_per_epoch=STEPS_PER_EPOCH // 2)
-    assert rate_factor(config, twice_as_many) == pytest.approx(0)
+    assert rate_factor(config, step=200, epochs_done=3.0) == pytest.approx(0)
 
 
 @pytest.mark.parametrize(("schedule", "factor"), [("linear", 0.49), ("wsd", 1), ("cosine", 0.48429), ("step", 0.1)])
 def test_a_training_of_steps_goes_on_as_before_if_the_processes_become_fewer(schedule: str, factor: float) -> None:
     config = TrainConfig(epochs=10, max_steps=100, warmup_epochs=0, schedule=schedule)
-    after_fifty_with_four = Position(step=51, epochs_done=2.01, steps_per_epoch=STEPS_PER_EPOCH)
-    assert rate_factor(config, after_fifty_with_four) == pytest.approx(factor, abs=1e-4)
+    after_fifty_with_four = {"step": 51, "epochs_done": 2.01}
+    assert rate_factor(config, **after_fifty_with_four) == pytest.approx(factor, abs=1e-4)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "wsd", "cosine", "step"])
+@pytest.mark.parametrize(
+    ("limits", "epochs_by_step", "changed"),
+    [
+        ({"max_steps": 1500}, 1 / 100, 1 / 400),
+        ({"max_steps": 900}, 1 / 100, 1 / 50),
+        ({"warmup_steps": 50}, 1 / 50, 1 / 200),
+    ],
+)
+def test_no_change_of_processes_makes_the_rate_jump(
+    limits: dict[str, int], epochs_by_step: float, changed: float, schedule: str
+) -> None:
+    config = replace(TrainConfig(epochs=10, warmup_epochs=0, schedule=schedule), **limits)
+    at = 400 if config.warmup_steps else 800
+    rates = [
+        rate_factor(config, step, at * epochs_by_step + (step - at) * (epochs_by_step if step < at else changed))
+        for step in range(at - 5, at + 6)
+    ]
+    assert all(before >= after > before - 0.02 for before, after in pairwise(rates)), rates
 
 
 def test_drops_come_after_whole_epochs_also_if_steps_end_the_training() -> None:
@@ -148,12 +168,16 @@ def test_the_shape_of_each_schedule_after_a_warmup(schedule: str, factors: list[
     ],
 )
 def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, float], remark: str) -> None:
-    [said] = remarks(replace(TrainConfig(epochs=2), **settings), last_step=14)
+    config = replace(TrainConfig(epochs=2), **settings)
+    [said] = remarks(config, last_step=14, has_own_schedule=False)
     assert said.startswith(remark)
+    assert bool([*remarks(config, last_step=14, has_own_schedule=True)]) is ("max_steps" in settings)
 
 
 def test_settings_that_the_training_fills_are_not_named() -> None:
-    assert not [*remarks(TrainConfig(epochs=2, max_steps=14, warmup_steps=13, warmup_epochs=5), last_step=14)]
+    assert not [
+        *remarks(TrainConfig(epochs=2, max_steps=14, warmup_steps=13, warmup_epochs=5), 14, has_own_schedule=False)
+    ]
 
 
 def test_drops_end_at_the_lowest_rate() -> None:

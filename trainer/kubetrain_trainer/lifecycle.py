@@ -32,7 +32,7 @@ from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
-from kubetrain_trainer.schedule import Position, is_finished, rate_factor
+from kubetrain_trainer.schedule import is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.time_spent import describe
 from kubetrain_trainer.training_output import TrainingOutput
@@ -82,7 +82,8 @@ class AnyTraining(ABC):
     def rate_factor(self, progress: TrainingProgress, plan: Plan) -> float:
         """Return the fraction of the peak learning rate for the step that leads to this progress."""
         schedule = self.task.schedule
-        factor = schedule(progress.step) if schedule else rate_factor(self.config, position(progress, plan))
+        done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
+        factor = schedule(progress.step) if schedule else rate_factor(self.config, progress.step, done)
         if not math.isfinite(factor):
             raise KubetrainError(
                 f"schedule({progress.step}) returned {factor}: return a finite factor of the peak learning rate"
@@ -126,14 +127,6 @@ def _accounting_failures(training: AnyTraining) -> Iterator[None]:
         if training.group.role.is_chief and (account := describe(training.output.time_spent)):
             log.info(account)
         raise
-
-
-def position(progress: TrainingProgress, plan: Plan) -> Position:
-    return Position(
-        step=progress.step,
-        epochs_done=plan.epochs_done(progress.epoch, progress.samples_in_epoch),
-        steps_per_epoch=plan.steps_per_epoch,
-    )
 
 
 def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
@@ -17,47 +16,35 @@ def peak_rate(config: TrainConfig, global_batch: int) -> float:
     return config.learning_rate * scale
 
 
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    """How far the training has come with a step that completes."""
-
-    step: int
-    epochs_done: float
-    steps_per_epoch: int
-
-    def epochs_at(self, step: int) -> float:
-        """Return the epochs that will be done at this step, or were, if the processes stay as many as they are."""
-        return self.epochs_done + (step - self.step) / self.steps_per_epoch
-
-
-def rate_factor(config: TrainConfig, now: Position) -> float:
-    """Return the fraction of the peak rate for a step: warmed up, then scheduled."""
-    if now.step < config.warmup_steps:
-        return now.step / config.warmup_steps
-    done = _epochs_at(now.step, config, now)
-    warmup = _epochs_at(config.warmup_steps, config, now) if config.warmup_steps else config.warmup_epochs
+def rate_factor(config: TrainConfig, step: int, epochs_done: float) -> float:
+    """Return the fraction of the peak rate for a step that completes this many epochs: warmed up, then scheduled."""
+    if step < config.warmup_steps:
+        return step / config.warmup_steps
+    done = config.epochs * share_done(config, step, epochs_done)
+    warmup = done * config.warmup_steps / step if config.warmup_steps else config.warmup_epochs
     if done < warmup:
         return done / warmup
     if config.schedule == "step":
-        periods = now.epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
+        periods = epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
         return _lowered(config, periods)
     return _schedule_factor(config, done, warmup)
 
 
-def _epochs_at(step: int, config: TrainConfig, now: Position) -> float:
-    """Return the epochs done at this step, or, if max_steps ends the training, its share of all epochs.
+def share_done(config: TrainConfig, step: int, epochs_done: float) -> float:
+    """Return how much of the training is done, in steps or in epochs: what is nearer to its end.
 
-    That share stays as it is when the number of processes changes, and with it the steps in an epoch.
+    The steps in an epoch, which the number of processes changes, do not move it.
     """
-    is_end_in_steps = config.max_steps > 0 and now.epochs_at(config.max_steps) < config.epochs
-    return config.epochs * step / config.max_steps if is_end_in_steps else now.epochs_at(step)
+    return max(epochs_done / config.epochs, step / config.max_steps if config.max_steps else 0.0)
 
 
-def remarks(config: TrainConfig, last_step: int) -> Iterator[str]:
+def remarks(config: TrainConfig, last_step: int, *, has_own_schedule: bool) -> Iterator[str]:
     """Say which settings ask for more than a training that ends with this step gives."""
     if config.max_steps > last_step:
         ends = f"with epochs={config.epochs}, before max_steps={config.max_steps}"
         yield f"the training ends after step {last_step}, {ends}"
+    if has_own_schedule:
+        return
     if config.warmup_steps > last_step:
         yield f"warmup_steps={config.warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
     if config.warmup_epochs > config.epochs and not config.warmup_steps:

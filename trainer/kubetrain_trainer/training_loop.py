@@ -1,16 +1,18 @@
 """The steps of a training, and what follows each of them, in the same order for every framework."""
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.lifecycle import AnyTraining, Metrics, may_save, save_and_stop, save_checkpoint
 from kubetrain_trainer.sampling import Batch
-from kubetrain_trainer.schedule import is_finished
+from kubetrain_trainer.schedule import is_finished, remarks
 from kubetrain_trainer.stream_plan import Plan
-from kubetrain_trainer.training_report import TrainingReport
+from kubetrain_trainer.training_report import TrainingReport, total_steps
 
 Loaded = TypeVar("Loaded")
+log = logging.getLogger(__name__)
 
 
 def run_steps(
@@ -32,6 +34,7 @@ def run_steps(
     """
     config, own_time, at_peak = training.config, training.own_time, training.seconds_at_peak
     progress, validated_step = resumed
+    _say_what_is_too_short(training, plan, progress)
     report = TrainingReport(config, training.output, plan, training.group, progress, own_time, at_peak)
     for loaded, batch in own_time.loading(steps):
         progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
@@ -58,3 +61,10 @@ def run_steps(
     if validated_step != progress.step:
         save_checkpoint(training, validate, progress, report, validated_step)
     report.end()
+
+
+def _say_what_is_too_short(training: AnyTraining, plan: Plan, progress: TrainingProgress) -> None:
+    if training.group.role.is_chief:
+        last_step = total_steps(training.config, plan, progress)
+        for remark in remarks(training.config, last_step, has_own_schedule=bool(training.task.schedule)):
+            log.warning(remark)

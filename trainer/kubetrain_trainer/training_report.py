@@ -15,7 +15,6 @@ from kubetrain_trainer.node_name import node_name
 from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS, OwnTime, StepTimes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.schedule import remarks
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.stragglers import Delay, Stragglers, delays, idle_share
@@ -59,8 +58,6 @@ class TrainingReport:
         self._has_warned = False
         if not group.role.is_chief:
             return
-        for remark in remarks(config, self._total_steps):
-            log.warning(remark)
         self._events = EventFile(output.tensorboard, resumed.step)
         self._metrics = MetricsLog(output.metrics, resumed.step)
         self._page = MetricsPage(output.path.name, group.role.world_size, self._events.restarts)
