@@ -11,7 +11,7 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 NUMBER = re.compile(r"\d+(?=[._/]|(?<!onv\d)[a-z][._/](?!\d))")
 """The number that ends a part of a name, such as layer3, features.5 or the block1 of block1a; conv2d has none."""
-LEAST_FACTOR = 1e-3
+MIN_FACTOR = 1e-3
 log = logging.getLogger(__name__)
 
 
@@ -23,7 +23,7 @@ def rate_factors(names: Iterable[str], layer_rate: float) -> Mapping[str, float]
 
 
 def warn_of_slow_layers(factors: Iterable[float], layer_rate: float) -> None:
-    if (least := min(factors, default=1.0)) < LEAST_FACTOR:
+    if (least := min(factors, default=1.0)) < MIN_FACTOR:
         log.warning(
             "layer_rate=%g lets the first of many layers learn at %.0e of the learning rate: choose one nearer to 1",
             layer_rate,

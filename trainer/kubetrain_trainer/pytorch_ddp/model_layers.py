@@ -22,17 +22,21 @@ def layers_of(model: nn.Module, task: Task) -> list[nn.Module]:
     return [layer for layer in dict.fromkeys(found) if any(True for _ in layer.parameters())]
 
 
+def all_layers(model: nn.Module, task: Task) -> list[nn.Module]:
+    """Return the layers of all that a step calls."""
+    return [layer for root in forwarded(model, task) for layer in layers_of(root, task)]
+
+
 def recompute_activations(model: nn.Module, task: Task) -> None:
     """Let the backward pass compute each layer again, so that what it computed need not be kept."""
-    for root in forwarded(model, task):
-        for layer in layers_of(root, task):
-            # Without statistics there is no need of contexts, which PyTorch cannot compile.
-            contexts = {"context_fn": partial(_contexts, layer)} if _with_statistics(layer) else {}
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
+    for layer in all_layers(model, task):
+        # Layers without statistics get no contexts, because PyTorch cannot compile a layer with them.
+        contexts = {"context_fn": partial(_contexts, layer)} if _with_statistics(layer) else {}
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
 
 
 def any_with_statistics(model: nn.Module, task: Task) -> bool:
-    return any(_with_statistics(layer) for root in forwarded(model, task) for layer in layers_of(root, task))
+    return any(map(_with_statistics, all_layers(model, task)))
 
 
 def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

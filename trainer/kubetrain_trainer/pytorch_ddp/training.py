@@ -35,7 +35,7 @@ from kubetrain_trainer.pytorch_ddp.layers import freeze
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.memory_format import suitable_format
-from kubetrain_trainer.pytorch_ddp.model_layers import any_with_statistics, forwarded, layers_of, recompute_activations
+from kubetrain_trainer.pytorch_ddp.model_layers import all_layers, any_with_statistics, recompute_activations
 from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, factors_of, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
@@ -175,7 +175,7 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
 def warn_without_layers(task: Task, config: TrainConfig, group: Group) -> None:
     by_layers = {"sharding": is_sharded(config, group), "activation_checkpointing": config.activation_checkpointing}
     needing = [name for name, is_used in by_layers.items() if is_used]
-    if needing and not any(layers_of(root, task) for root in forwarded(task.model, task)):
+    if needing and not all_layers(task.model, task):
         log.warning(
             "the model has no list or sequence of layers, which %s would take one at a time: name them in Task.layers",
             " and ".join(needing),
