@@ -117,6 +117,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "lost-files": {"dataset_files": 10_000},
     "nothing-left-of-epochs": {"resume_from": "right", "learning_rate": 0.1},
     "nothing-left-of-steps": {"resume_from": "right", "epochs": 2, "max_steps": 8},
+    "corrected": {"output_dir": "output/nothing-left-of-epochs", "resume_from": "right", "epochs": 2},
+    "other-epochs": {"output_dir": "output/right", "epochs": 2},
     "goes-on": {"resume_from": "right", "epochs": 2, "weight_decay": 0.25, "momentum": 0.5},
     "goes-on-without-momentum": {"resume_from": "right", "epochs": 2, "momentum": 0},
     "goes-on-with-adamw": {"resume_from": "right", "epochs": 2, "optimizer": "adamw"},
@@ -218,6 +220,12 @@ def test_a_run_that_resumes_from_a_finished_one_is_refused(outcomes: dict[str, s
     assert "the run 'right' has already trained 1 epochs (8 steps)" in outcomes["nothing-left-of-epochs"]
     assert "raise epochs above 1" in outcomes["nothing-left-of-epochs"]
     assert "raise max_steps above 8" in outcomes["nothing-left-of-steps"]
+
+
+def test_only_a_run_that_has_not_trained_can_be_corrected(outcomes: dict[str, str], folder: Path) -> None:
+    assert outcomes["corrected"] == "completed"
+    assert saved_steps(folder, "nothing-left-of-epochs")[-1] == 16
+    assert "holds the output of another training (different: epochs)" in outcomes["other-epochs"]
 
 
 def test_a_resumed_run_trains_with_its_own_hyperparameters(

@@ -17,7 +17,6 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.lifecycle import (
     AnyTraining,
-    finish,
     is_validation_due,
     resume,
     save_and_stop,
@@ -31,6 +30,7 @@ from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
+from kubetrain_trainer.whole_training import finish
 from support.training import FakeGroup
 
 PLAN = SamplePlan(size=256, global_batch=16, world_size=2, seed=0)

@@ -1,14 +1,13 @@
-"""The work of a training around its steps, the same for every framework: resume, validate, save, stop and finish.
+"""The work of a training around its steps, the same for every framework: resume, validate, save and stop.
 
-All processes call these functions at the same step, except `finish`, which only the chief calls.
+All processes call these functions at the same step.
 """
 
-import contextlib
 import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +15,6 @@ from typing import Any, NoReturn
 from kubetrain_trainer.checkpoint_layout import (
     Checkpoint,
     TrainingProgress,
-    choose_checkpoint,
     open_checkpoint,
     remove_partial,
 )
@@ -24,7 +22,6 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import OF_IMAGES
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
-from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_time import OwnTime
@@ -34,7 +31,6 @@ from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
-from kubetrain_trainer.time_spent import describe
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import Watchdog
@@ -98,35 +94,6 @@ class AnyTraining(ABC):
     def doing(self) -> str:
         """The current activity, for error messages."""
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
-
-
-@contextlib.contextmanager
-def running(training: AnyTraining) -> Iterator[None]:
-    """Keep what helps the steps at work, and name the activity in errors."""
-    with (
-        _accounting_failures(training),
-        training.writer,
-        training.watchdog,
-        training.stop,
-        training.profile,
-        annotating_errors(lambda: training.doing),
-    ):
-        yield
-        with training.watchdog.paused():  # while SIGTERM is still only noted
-            training.writer.wait()
-
-
-@contextlib.contextmanager
-def _accounting_failures(training: AnyTraining) -> Iterator[None]:
-    """If the training fails, let the chief log what the time was spent on."""
-    try:
-        yield
-    except Stopped:
-        raise
-    except Exception:
-        if training.group.role.is_chief and (account := describe(training.output.time_spent)):
-            log.info(account)
-        raise
 
 
 def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, Any]:
@@ -255,10 +222,3 @@ def save_and_stop(training: AnyTraining, progress: TrainingProgress, report: Tra
         stopped = training.group.from_chief(training.writer.conclude_stop, takes_long=True)
         report.stop()
         raise Stopped(stopped)
-
-
-def finish(training: AnyTraining) -> None:
-    """Export the checkpoint that becomes the model and record that the training completed."""
-    training.export(choose_checkpoint(training.output.checkpoints, training.config))
-    group = training.group
-    training.output.finish(training.writer.last(), network=group.network, preflight=group.preflight)

@@ -97,6 +97,11 @@ class TrainingOutput:
             log.info("changed since this run began: %s", ", ".join(changed))
             self._record({**self.read_config(), **settings})
 
+    def withdraw(self) -> None:
+        """Forget a run that has not trained, so that other settings may use its ID."""
+        if not (self.metrics.exists() or self.checkpoints.exists()):
+            (self.path / "config.json").unlink(missing_ok=True)
+
     def _record(self, config: Mapping[str, Any]) -> None:
         write_json(self.path / "config.json", config)
 

@@ -4,17 +4,14 @@ python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 \
     -m kubetrain_trainer.pytorch_ddp.train --data-dir DATA --output-dir OUTPUT
 """
 
-import logging
 from functools import partial
 from itertools import tee
 from typing import Any
 
 from kubetrain_trainer.allocator import keep_freed_memory, return_freed_memory
-from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
-from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, resume, running
+from kubetrain_trainer.lifecycle import resume
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
@@ -28,30 +25,19 @@ from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_loop import run_steps
-
-log = logging.getLogger(__name__)
+from kubetrain_trainer.whole_training import begun, train_together
 
 
 def train(arguments: Arguments) -> None:
-    """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     (keep_freed_memory if arguments.config.sharding == "none" else return_freed_memory)()
     output = arguments.output
     with join_group(arguments.config, torchrun_role()) as group:
         warn_of_versions(group)
-        if group.role.is_chief:
-            check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-            output.begin("pytorch", arguments.config, arguments.dataset_digest)
-        if not group.from_chief(output.is_finished):
-            group.network = find_network(group)
-            group.preflight = run_preflight(arguments.config, group)
-            with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
-                training = build_training(arguments, group)
-            if group.role.is_chief:
-                log.info(group.describe(arguments.config))
-            with running(training):
-                run_epochs(training)
-            if group.role.is_chief:
-                finish(training)
+        with begun("pytorch", arguments, group.role):
+            if not group.from_chief(output.is_finished):
+                group.network = find_network(group)
+                group.preflight = run_preflight(arguments.config, group)
+                train_together(arguments, group, build_training, run_epochs)
     if group.role.is_chief:
         report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 

@@ -3,7 +3,6 @@
 TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --data-dir DATA --output-dir OUTPUT
 """
 
-import logging
 from collections.abc import Iterator
 from functools import partial
 from itertools import tee
@@ -11,11 +10,9 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
-from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, resume, running
-from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
+from kubetrain_trainer.lifecycle import resume
+from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
@@ -26,38 +23,22 @@ from kubetrain_trainer.tensorflow_multiworker.training import Training, build_tr
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_loop import run_steps
-
-log = logging.getLogger(__name__)
+from kubetrain_trainer.whole_training import begun, train_together
 
 
 def train(arguments: Arguments) -> None:
-    """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     output, role = arguments.output, tensorflow_role()
     if output.is_finished():  # the others may have ended, so that this process would wait for them
         if role.is_chief:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
     else:
-        train_together(arguments, role)
+        with join_group(arguments.config, role) as group:
+            keep_memory()
+            with begun("tensorflow", arguments, role):
+                if not group.from_chief(output.is_finished):
+                    train_together(arguments, group, build_training, run_epochs)
     if role.is_chief:
         report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
-
-
-def train_together(arguments: Arguments, role: ProcessRole) -> None:
-    output = arguments.output
-    with join_group(arguments.config, role) as group:
-        keep_memory()
-        if role.is_chief:
-            check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-            output.begin("tensorflow", arguments.config, arguments.dataset_digest)
-        if not group.from_chief(output.is_finished):
-            with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
-                training = build_training(arguments, group)
-            if role.is_chief:
-                log.info(group.describe(arguments.config))
-            with running(training):
-                run_epochs(training)
-            if role.is_chief:
-                finish(training)
 
 
 def run_epochs(training: Training) -> None:
