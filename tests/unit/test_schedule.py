@@ -7,7 +7,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.schedule import averaging_decay, peak_rate, rate_factor, remarks
+from kubetrain_trainer.schedule import averaging_decay, peak_rate, rate_factor
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 STEPS_PER_EPOCH = 100
@@ -157,27 +157,6 @@ def test_the_shape_of_each_schedule_after_a_warmup(schedule: str, factors: list[
     config = replace(CONFIG, schedule=schedule)
     steps = (100, 200, 600, 900, 1000)
     assert [factor_at(config, step) for step in steps] == pytest.approx(factors, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "remark"),
-    [
-        ({"max_steps": 20}, "the training ends after step 14, with epochs=2, before max_steps=20"),
-        ({"warmup_steps": 15}, "warmup_steps=15 is more than the 14 steps of the training"),
-        ({"warmup_epochs": 2.5}, "warmup_epochs=2.5 is more than epochs=2"),
-    ],
-)
-def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, float], remark: str) -> None:
-    config = replace(TrainConfig(epochs=2), **settings)
-    [said] = remarks(config, last_step=14, has_own_schedule=False)
-    assert said.startswith(remark)
-    assert bool([*remarks(config, last_step=14, has_own_schedule=True)]) is ("max_steps" in settings)
-
-
-def test_settings_that_the_training_fills_are_not_named() -> None:
-    assert not [
-        *remarks(TrainConfig(epochs=2, max_steps=14, warmup_steps=13, warmup_epochs=5), 14, has_own_schedule=False)
-    ]
 
 
 def test_drops_end_at_the_lowest_rate() -> None:

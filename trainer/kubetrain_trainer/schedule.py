@@ -1,13 +1,11 @@
 """The learning rate, the decay of averaged weights and the end of a training, as functions of its progress."""
 
 import math
-from collections.abc import Iterator
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 
 EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
-UNREACHED = "the learning rate will not reach its peak"
 
 
 def peak_rate(config: TrainConfig, global_batch: int) -> float:
@@ -36,19 +34,6 @@ def share_done(config: TrainConfig, step: int, epochs_done: float) -> float:
     The steps in an epoch, which the number of processes changes, do not move it.
     """
     return max(epochs_done / config.epochs, step / config.max_steps if config.max_steps else 0.0)
-
-
-def remarks(config: TrainConfig, last_step: int, *, has_own_schedule: bool) -> Iterator[str]:
-    """Say which settings ask for more than a training that ends with this step gives."""
-    if config.max_steps > last_step:
-        ends = f"with epochs={config.epochs}, before max_steps={config.max_steps}"
-        yield f"the training ends after step {last_step}, {ends}"
-    if has_own_schedule:
-        return
-    if config.warmup_steps > last_step:
-        yield f"warmup_steps={config.warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
-    if config.warmup_epochs > config.epochs and not config.warmup_steps:
-        yield f"warmup_epochs={config.warmup_epochs:g} is more than epochs={config.epochs}: {UNREACHED}"
 
 
 def averaging_decay(config: TrainConfig, step: int) -> float:

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.lifecycle import AnyTraining, Metrics, may_save, save_and_stop, save_checkpoint
+from kubetrain_trainer.remarks import remarks
 from kubetrain_trainer.sampling import Batch
-from kubetrain_trainer.schedule import is_finished, remarks
+from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_report import TrainingReport, total_steps
 
@@ -34,7 +35,7 @@ def run_steps(
     """
     config, own_time, at_peak = training.config, training.own_time, training.seconds_at_peak
     progress, validated_step = resumed
-    _say_what_is_too_short(training, plan, progress)
+    _say_what_is_hardly_meant(training, plan, progress)
     report = TrainingReport(config, training.output, plan, training.group, progress, own_time, at_peak)
     for loaded, batch in own_time.loading(steps):
         progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
@@ -63,8 +64,8 @@ def run_steps(
     report.end()
 
 
-def _say_what_is_too_short(training: AnyTraining, plan: Plan, progress: TrainingProgress) -> None:
+def _say_what_is_hardly_meant(training: AnyTraining, plan: Plan, progress: TrainingProgress) -> None:
     if training.group.role.is_chief:
         last_step = total_steps(training.config, plan, progress)
-        for remark in remarks(training.config, last_step, has_own_schedule=bool(training.task.schedule)):
+        for remark in remarks(training.config, training.task, last_step, training.peak_rate):
             log.warning(remark)

@@ -1,0 +1,66 @@
+"""Remarks on settings that are allowed, but hardly meant."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.remarks import remarks
+
+
+def said(settings: dict[str, Any], *, peak_rate: float = 0.1, **own: object) -> list[str]:
+    """Return the remarks on a training of two epochs with seven steps each."""
+    task = SimpleNamespace(**{"optimizer": None, "schedule": None, **own})
+    return [*remarks(TrainConfig.from_dict({"epochs": 2, **settings}), task, 14, peak_rate)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "remark"),
+    [
+        ({"max_steps": 20}, "the training ends after step 14, with epochs=2, before max_steps=20"),
+        ({"warmup_steps": 15}, "warmup_steps=15 is more than the 14 steps of the training"),
+        ({"warmup_epochs": 2.5}, "warmup_epochs=2.5 is more than epochs=2"),
+    ],
+)
+def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, Any], remark: str) -> None:
+    [only] = said(settings)
+    assert only.startswith(remark)
+    assert bool(said(settings, schedule=lambda step: 1.0)) is ("max_steps" in settings)
+
+
+def test_settings_that_the_training_fills_are_not_named() -> None:
+    assert not said({"max_steps": 14, "warmup_steps": 13, "warmup_epochs": 5})
+
+
+@pytest.mark.parametrize(
+    ("settings", "remark"),
+    [
+        ({"optimizer": "adamw", "nesterov": True}, "nesterov=True has no effect: it is for optimizer=sgd, not adamw"),
+        ({"beta2": 0.95}, "beta2=0.95 has no effect: it is for optimizer=adamw, not sgd"),
+        ({"step_epochs": 30}, "step_epochs=30.0 has no effect: it is for schedule=step, not cosine"),
+        (
+            {"schedule": "linear", "decay_share": 0.1},
+            "decay_share=0.1 has no effect: it is for schedule=wsd, not linear",
+        ),
+    ],
+)
+def test_settings_of_another_choice_are_named(settings: dict[str, Any], remark: str) -> None:
+    assert said(settings, peak_rate=0.001) == [remark]
+    assert not said(settings, optimizer=print, schedule=print), "a task that makes its own may read them"
+
+
+def test_settings_of_the_choice_made_are_not_named() -> None:
+    assert not said({"momentum": 0.8, "schedule": "step", "step_factor": 0.2})
+    assert not said({"optimizer": "adamw", "beta1": 0.8, "schedule": "wsd", "decay_share": 0.2}, peak_rate=0.001)
+
+
+def test_the_learning_rate_of_sgd_is_named_with_adamw() -> None:
+    settings = {"optimizer": "adamw", "learning_rate": 0.1}
+    assert said(settings, peak_rate=0.2) == [
+        "the learning rate rises to 0.2, which is high for adamw: set learning_rate, such as to 0.001 "
+        "(now 0.1, for a global batch of 64)"
+    ]
+    assert not said(settings, peak_rate=0.01)
+    assert not said(settings, peak_rate=0.2, optimizer=print)
+    assert not said({}, peak_rate=0.2)

@@ -1,0 +1,50 @@
+"""Remarks on settings that are allowed, but hardly meant."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kubetrain_trainer.config import TrainConfig
+
+UNREACHED = "the learning rate will not reach its peak"
+USED_WITH = {
+    **dict.fromkeys(("momentum", "nesterov"), ("optimizer", "sgd")),
+    **dict.fromkeys(("beta1", "beta2", "epsilon"), ("optimizer", "adamw")),
+    **dict.fromkeys(("step_epochs", "step_factor"), ("schedule", "step")),
+    "decay_share": ("schedule", "wsd"),
+}
+"""Settings without effect unless another setting has this value."""
+HIGH_FOR_ADAMW = 0.03
+
+
+def remarks(config: TrainConfig, task: Any, last_step: int, peak_rate: float) -> Iterator[str]:
+    """Say which settings change nothing, or ask for more than a training that ends with this step gives."""
+    if config.max_steps > last_step:
+        ends = f"with epochs={config.epochs}, before max_steps={config.max_steps}"
+        yield f"the training ends after step {last_step}, {ends}"
+    if not task.schedule:
+        yield from _of_the_warmup(config, last_step)
+    if not task.optimizer:
+        yield from _of_the_rate(config, peak_rate)
+    yield from _of_other_choices(config, task)
+
+
+def _of_the_warmup(config: TrainConfig, last_step: int) -> Iterator[str]:
+    if config.warmup_steps > last_step:
+        yield f"warmup_steps={config.warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
+    if config.warmup_epochs > config.epochs and not config.warmup_steps:
+        yield f"warmup_epochs={config.warmup_epochs:g} is more than epochs={config.epochs}: {UNREACHED}"
+
+
+def _of_the_rate(config: TrainConfig, peak_rate: float) -> Iterator[str]:
+    if config.optimizer == "adamw" and peak_rate > HIGH_FOR_ADAMW:
+        yield (
+            f"the learning rate rises to {peak_rate:g}, which is high for adamw: set learning_rate, such as to 0.001 "
+            f"(now {config.learning_rate:g}, for a global batch of {config.base_batch_size})"
+        )
+
+
+def _of_other_choices(config: TrainConfig, task: Any) -> Iterator[str]:
+    for name, value in config.changed_settings().items():
+        choice, needed = USED_WITH.get(name, ("", ""))
+        if choice and getattr(config, choice) != needed and not getattr(task, choice):
+            yield f"{name}={value} has no effect: it is for {choice}={needed}, not {getattr(config, choice)}"
