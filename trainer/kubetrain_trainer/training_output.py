@@ -278,31 +278,6 @@ def _with_metric_mode(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return {**recorded, "metric_mode": "max"} if is_automatic and is_unknown and is_used else dict(recorded)
 
 
-def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
-    """Return the error for a checkpoint that does not fit this run's model and optimizer."""
-    theirs = TrainingOutput(checkpoint.path.parents[1]).read_config()["config"]
-    return KubetrainError(
-        f"{checkpoint.path} holds '{theirs['model']}' trained with {theirs['optimizer']}, which does not fit "
-        f"this run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes, "
-        "and with PyTorch the same decay_norms, and layer_rate=1 in both or in neither"
-    )
-
-
-def other_model_error(path: Path) -> KubetrainError:
-    """Return the error for exported weights that do not fit the model that was built for them."""
-    return KubetrainError(
-        f"the weights in {path} do not fit the model that its settings build: its code has changed since it was trained"
-    )
-
-
-def foreign_error(path: Path) -> KubetrainError:
-    """Return the error for a file that contains more than the numbers that the trainers write."""
-    return KubetrainError(
-        f"{path} was not written by this trainer and was not loaded: it contains more than numbers, perhaps executable "
-        f"code; if this run wrote it, delete {path.parent} and start the run again"
-    )
-
-
 def _identity(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "step": checkpoint.step,

@@ -21,7 +21,7 @@ from kubetrain_trainer.pytorch_ddp.state_files import STATE_FILE, read_files, sa
 from kubetrain_trainer.pytorch_ddp.state_parts import joined, load_tensors, with_parts
 from kubetrain_trainer.pytorch_ddp.streams import Position
 from kubetrain_trainer.pytorch_ddp.structures import map_tensors, to_device
-from kubetrain_trainer.training_output import misfit_error
+from kubetrain_trainer.unusable_files import misfit_error
 
 
 def state_of(

@@ -13,7 +13,8 @@ from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.state_files import read_files, save_state
 from kubetrain_trainer.pytorch_ddp.state_parts import joined, size_of
 from kubetrain_trainer.pytorch_ddp.weights_files import PYTORCH, find_weights, read_weights, write_safetensors
-from kubetrain_trainer.training_output import TrainingOutput, other_model_error
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.unusable_files import other_model_error
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], *, as_safetensors: bool) -> None:

@@ -12,7 +12,7 @@ from zipfile import is_zipfile
 import torch
 
 from kubetrain_trainer.pytorch_ddp.state_parts import joined
-from kubetrain_trainer.training_output import foreign_error
+from kubetrain_trainer.unusable_files import foreign_error
 
 STATE_FILE = "state.pt"
 

@@ -16,7 +16,8 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
-from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error, other_model_error
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.unusable_files import foreign_error, misfit_error, other_model_error
 
 STATE_FILE = "state.npz"
 EXPORT_FILE = "model.weights.h5"

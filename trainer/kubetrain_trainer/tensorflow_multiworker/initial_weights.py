@@ -9,7 +9,7 @@ import keras
 
 from kubetrain_trainer.initial_weights import misfit
 from kubetrain_trainer.tensorflow_multiworker.layers import layers_of
-from kubetrain_trainer.training_output import foreign_error
+from kubetrain_trainer.unusable_files import foreign_error
 
 log = logging.getLogger(__name__)
 
