@@ -65,7 +65,7 @@ def expanded(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     def value(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else variables.get(found[1], found[0])
 
-    return [re.sub(r"\$\$|\$\(([\w.-]+)\)", value, word) for word in command]
+    return [re.sub(r"\$\$|\$\(([^)]*)\)", value, word) for word in command]
 
 
 class Pod:
@@ -107,6 +107,9 @@ def command_made(translation: Translation, folder: Path) -> list[str]:
     ("kind", "container", "keeps_folder"),
     [
         ("TFJob", {"command": ["python", "-u", "train.py", "two words", "$HOME", "--rate=$(RATE)", "$$(RATE)"]}, True),
+        ("TFJob", {"command": ["python", "train.py", "$$5", "$5", "$$$", "$$$(RATE)", "$$$$(RATE)", "$$(a $$)"]}, True),
+        ("TFJob", {"command": ["python", "-c", "import train", "$$5", "$$$$", "$(no $$ name)"]}, True),
+        ("TFJob", {"command": ["sh", "-c", "python train.py $$RATE '$$5' $(echo $$ | tr -d 0-9)"]}, True),
         ("TFJob", {"command": ["python", "train.py", "$(NOTE)", "$(TOKENS)", "$(hub)", "$(wandb_key)"]}, True),
         (
             "PyTorchJob",
@@ -118,7 +121,7 @@ def command_made(translation: Translation, folder: Path) -> list[str]:
             {"command": ["sh", "-c", "exec torchrun --nnodes=$N train.py --note 'a b' \\\n \"c d\"\n"]},
             True,
         ),
-        ("PyTorchJob", {"command": ["sh", "-ec", "python train.py --rate $RATE $(echo $(RATE)) && true"]}, True),
+        ("PyTorchJob", {"command": ["sh", "-ec", "python train.py --rate $RATE $(RATE) $(echo $RATE) && true"]}, True),
         ("PyTorchJob", {"command": ["python", "train.py", "x"], "workingDir": "code"}, False),
         ("TFJob", {"command": ["sh", "-c", "ls; python train.py 'x y' $RATE"], "workingDir": "code"}, True),
         ("TFJob", {"command": ["python", "-c", "import train", "$(RATE)"], "workingDir": "code"}, True),

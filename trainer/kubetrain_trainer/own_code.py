@@ -28,7 +28,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 PLACE = r"\$(?P<brace>\{)?(?P<place>KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(brace)\})"
 """A variable of the places below, as a shell writes it: $KUBETRAIN_DATA or ${KUBETRAIN_DATA}."""
-REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\())|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)|{PLACE}")
+REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\$*\())|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)|{PLACE}")
 """These variables, and what Kubernetes replaces in commands: any variable as $(NAME), and $$( by $(.
 
 A $$ elsewhere is a shell's."""

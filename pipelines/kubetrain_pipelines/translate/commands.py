@@ -1,5 +1,6 @@
 """The command of a container, its folder, and what to say if it is not taken over."""
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -7,6 +8,8 @@ from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 
 NOT_SHOWN = "it may contain a secret, which everyone would see: let the program read a variable, and set secret_env"
+EXPANDED = re.compile(r"(?P<kept>\$\$(?=\$*\()|\$\([^)]*\))|\$\$")
+"""What Kubernetes expands in commands; kept: what an entry expands by itself."""
 
 
 def command_of(*containers: Fields) -> list[str]:
@@ -21,6 +24,11 @@ def take_folder(*containers: Fields) -> str:
 def in_folder(folder: str, command: Sequence[str]) -> list[str]:
     """Return the command as it starts in the folder, because kubetrain's pods have that of the image."""
     return [*(["sh", "-c", f'cd {shlex.quote(folder)} && exec "$@"', "sh"] if folder else []), *command]
+
+
+def unescaped(words: Sequence[str]) -> list[str]:
+    """Return the words for an entry, in which $$ is a shell's. Kubernetes makes one $ of it."""
+    return [EXPANDED.sub(lambda found: found["kept"] or "$", each) for each in words]
 
 
 def name_command(draft: Draft, reason: str, *containers: Fields) -> None:

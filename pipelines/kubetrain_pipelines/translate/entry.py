@@ -6,7 +6,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kubetrain_components.secret_values import has_secret
-from kubetrain_pipelines.translate.commands import NOT_SHOWN, command_of, in_folder, name_command, take_folder
+from kubetrain_pipelines.translate.commands import (
+    NOT_SHOWN,
+    command_of,
+    in_folder,
+    name_command,
+    take_folder,
+    unescaped,
+)
 from kubetrain_pipelines.translate.containers import SET_BY_LAUNCHER
 from kubetrain_pipelines.translate.draft import Draft
 from kubetrain_pipelines.translate.fields import Fields
@@ -77,10 +84,10 @@ def _obstacle(draft: Draft, words: Sequence[str], script: Sequence[str]) -> str:
 
 def _set_entry(draft: Draft, words: Sequence[str], script: Sequence[str], folder: str, torchrun: Torchrun) -> None:
     if script:
-        entry: dict[str, Any] = {"script": str(PurePosixPath(folder, script[0])), "args": [*script[1:]]}
+        entry: dict[str, Any] = {"script": str(PurePosixPath(folder, script[0])), "args": unescaped(script[1:])}
         _note_script(draft, words, folder, torchrun)
     else:
-        entry = {"command": in_folder(folder, words)}
+        entry = {"command": in_folder(folder, unescaped(words))}
         if not torchrun.is_used or re.search("RANK|WORLD_SIZE", " ".join(words)):
             draft.note(COMMAND)
     draft.set("train_config", {"entry": {name: value for name, value in entry.items() if value}})
