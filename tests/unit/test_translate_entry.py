@@ -256,6 +256,8 @@ def test_roles_may_differ_in_options_of_torchrun_only() -> None:
     ("command", "folder", "note"),
     [
         ("torchrun --tee 3 --rdzv_conf=timeout=9 --nnodes 2 train.py", "", "without your options --tee, --rdzv-conf$"),
+        ("torchrun --nnodes=4 train.py", "", "without your --nnodes=4: .* 2 workers .* set workers"),
+        ("torchrun --standalone --nnodes 1 train.py", "", "without your --nnodes=1:"),
         ("python -m torch.distributed.launch train.py", "", "--local-rank .* read LOCAL_RANK"),
         ("python train.py", "/code", "WORKDIR of the image, not in /code"),
         ("python -m train", "", "RANK and WORLD_SIZE .* only with launcher training-operator"),
@@ -268,7 +270,11 @@ def test_what_differs_for_the_program_is_said(command: str, folder: str, note: s
 
     assert any(re.search(note, each) for each in notes(command, workingDir=folder))
     assert any("KUBETRAIN_OUTPUT/export" in each for each in notes(command))
-    for other in ("torchrun --nnodes=2 train.py", "python -m torch.distributed.launch --use_env train.py"):
+    for other in (
+        "torchrun --nnodes=2 train.py",
+        "torchrun --nnodes=$N train.py",
+        "python -m torch.distributed.launch --use_env train.py",
+    ):
         assert not any(re.search(note, each) for each in notes(other))
     assert not any(re.search(note, each) for each in notes("torchrun -m train"))
 

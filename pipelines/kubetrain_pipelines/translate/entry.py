@@ -36,6 +36,7 @@ COMMAND = (
 )
 FOLDER = "the script starts in the WORKDIR of the image, not in {folder}: relative paths count from there"
 OTHER_OPTIONS = "torchrun runs without your options {names}"
+OTHER_NODES = "torchrun runs without your --nnodes={nodes}: each of the {workers} workers is a node, so set workers"
 LOCAL_RANK = f"{LEGACY} passes --local-rank to the script, but torchrun does not: let the script read LOCAL_RANK"
 NO_COMMAND = "the manifest has no command: set entry to the script or command that the image starts"
 OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/training.md"
@@ -99,6 +100,9 @@ def _note_script(draft: Draft, words: Sequence[str], folder: str, torchrun: Torc
         draft.note(FOLDER.format(folder=folder))
     if others := [f"--{name}" for name in torchrun.options if not SET_BY_KUBETRAIN.fullmatch(name)]:
         draft.note(OTHER_OPTIONS.format(names=", ".join(others)))
+    workers, nodes = draft.settings["workers"], torchrun.fixed_nodes
+    if nodes and nodes != workers:
+        draft.note(OTHER_NODES.format(nodes=nodes, workers=workers))
     if LEGACY in " ".join(words) and "use-env" not in torchrun.options:
         draft.note(LOCAL_RANK)
 

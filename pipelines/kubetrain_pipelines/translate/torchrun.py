@@ -22,6 +22,7 @@ class Torchrun:
     min_nodes: int = 0
     max_nodes: int = 0
     """Both are 0 if the number of nodes is fixed."""
+    fixed_nodes: int = 0
     processes: str = ""
     max_restarts: int | None = None
     options: tuple[str, ...] = ()
@@ -39,12 +40,13 @@ def torchrun_in(command: Sequence[str], *, is_used: bool = False) -> Torchrun:
     if not starts and not is_used:
         return Torchrun()
     options = _options(words[starts[0] if starts else 0 :])
-    nodes = NODES.fullmatch(options.get("nnodes", ""))
-    restarts = options.get("max-restarts", "")
+    nnodes, restarts = options.get("nnodes", ""), options.get("max-restarts", "")
+    nodes = NODES.fullmatch(nnodes)
     return Torchrun(
         is_used=True,
         min_nodes=int(nodes[1]) if nodes else 0,
         max_nodes=int(nodes[2]) if nodes else 0,
+        fixed_nodes=int(nnodes) if nnodes.isdigit() else 0,
         processes=options.get("nproc-per-node", ""),
         max_restarts=int(restarts) if restarts.isdigit() else None,
         options=tuple(options),
