@@ -108,11 +108,18 @@ def test_only_the_launcher_of_an_mpi_job_may_reach_the_api() -> None:
     made = templates(command("mpi", OPERATOR))
     tokens = {role: each["spec"]["automountServiceAccountToken"] for role, each in made.items()}
     assert tokens == {"Launcher": True, "Worker": False}
-    made = templates(command("mpi", OPERATOR, placement=replace(PLAIN, service_account="team")))
     accounts = {role: each["spec"].get("serviceAccountName") for role, each in made.items()}
-    assert accounts == {"Launcher": None, "Worker": "team"}, "the operator gives mpirun an account with pods/exec"
+    assert accounts == {"Launcher": None, "Worker": None}, "the operator creates an account with pods/exec for mpirun"
     spec = job_manifest(command("mpi", OPERATOR, processes_per_worker=4))["spec"]
     assert (spec["slotsPerWorker"], spec["mainContainer"], spec["runPolicy"]["cleanPodPolicy"]) == (4, "mpi", "Running")
+
+
+@pytest.mark.parametrize("launcher", [OPERATOR, TRAINER])
+def test_every_pod_of_an_mpi_job_has_the_account_that_is_set(launcher: Launcher) -> None:
+    made = templates(command("mpi", launcher, placement=replace(PLAIN, service_account="team")))
+    assert {each["spec"].get("serviceAccountName") for each in made.values()} == {"team"}
+    if launcher is OPERATOR:
+        assert made["Launcher"]["spec"]["automountServiceAccountToken"], "mpirun needs it, also if the account has none"
 
 
 def test_the_runtime_of_mpi_has_the_names_that_trainer_knows() -> None:

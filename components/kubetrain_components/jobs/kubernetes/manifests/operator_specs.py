@@ -73,10 +73,11 @@ def _replicas(job: Job) -> dict[str, Any]:
 
 
 def _access(job: Job, replica: Replica) -> Manifest:
-    """Let mpirun reach the Workers through the cluster's API, as the account that the operator creates for it."""
-    if not (job.lead_decides and replica.role == job.lead_role):
-        return {}
-    return {"serviceAccountName": "", "automountServiceAccountToken": True}
+    """Let mpirun reach the Workers through the cluster's API.
+
+    The operator permits this to the pod's account, or to one that it creates if the pod has none.
+    """
+    return {"automountServiceAccountToken": True} if job.lead_decides and replica.role == job.lead_role else {}
 
 
 def _run_policy(job: Job) -> Any:
