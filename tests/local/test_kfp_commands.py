@@ -73,23 +73,26 @@ def test_ctrl_c_leaves_the_run_alone_and_prints_the_next_commands(server: KfpSer
     assert_no_secret(server, started, ended.output)
 
 
+@pytest.mark.parametrize(("with_signal", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(
     ("is_refused", "says"),
     [(False, "schedule 'nightly' is enabled: every 86400 s"), (True, "error: .* the replacement was undone")],
     ids=["succeeds", "fails"],
 )
-def test_ctrl_c_during_a_replacement_says_what_became_of_it(server: KfpServer, is_refused: bool, says: str) -> None:
+def test_a_replacement_that_is_interrupted_says_what_became_of_it(
+    server: KfpServer, is_refused: bool, says: str, with_signal: signal.Signals, exit_code: int
+) -> None:
     command = ("schedule", *SUBMIT[1:], "--name", "nightly", "--every")
     assert kubetrain(*command, "6h").exit_code == 0
 
     def interrupt_process(handler: Handler) -> bool:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, with_signal)
         return is_refused and answer(403, "quota exceeded")(handler)
 
     server.fail(":enable", interrupt_process)
     process = start(*command, "1d")
     output, _ = process.communicate()
-    assert process.returncode == 130, output
+    assert process.returncode == exit_code, output
     assert re.search(f"^stopping after the schedule is replaced: .*\\n+{says}\n+stopped\n\\Z", output, re.M), output
     (left,) = (each["trigger"]["periodic_schedule"] for each in server.schedules)
     assert left == {"interval_second": "21600" if is_refused else "86400"}

@@ -24,15 +24,17 @@ CONNECTION_NAMES = ("endpoint", "namespace", "token_file", "cookie_file", "ca_fi
 
 
 def with_connection(command: Command) -> Command:
-    """Add the options of the connection, and pass the API that they name as the first argument."""
+    """Add the options of the connection, pass the API that they name as the first argument, and stop at SIGTERM."""
 
     @wraps(command)
     def connected(**options: Any) -> None:
+        from kubetrain_components.interrupts import interrupted_by_sigterm
         from kubetrain_pipelines.kubeflow.connection import Connection
         from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 
         connection = {name: options.pop(name) for name in CONNECTION_NAMES}
-        command(KfpApi(Connection(**connection)), **options)
+        with interrupted_by_sigterm():
+            command(KfpApi(Connection(**connection)), **options)
 
     return with_options(NAMESPACE, *LOGIN)(connected)
 

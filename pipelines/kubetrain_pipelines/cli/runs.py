@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 
-from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs
 from kubetrain_pipelines.kubeflow.run_results import publication_of
@@ -29,8 +28,7 @@ def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) 
     Raises:
         RunFailed: if the run fails or is canceled, with the cause if it is known.
     """
-    with interrupted_by_sigterm():
-        run = watch_run(api, run_id, titles, next_commands(run_id))
+    run = watch_run(api, run_id, titles, next_commands(run_id))
     publication = publication_of(api, run)
     print(f"run {run_id} succeeded{publication and f': {publication}'}")
 
