@@ -288,6 +288,8 @@ def test_a_public_bucket_needs_no_credentials(
         ("gs://bucket/x", "neither s3://BUCKET/PREFIX nor"),
         ("s3://My_Bucket!/x", "bucket 'My_Bucket!' may have only letters"),
         ("s3://two words", "bucket 'two words'"),
+        ("s3://bucket//x", "'s3://bucket//x' has an empty name between two slashes"),
+        ("s3://bucket/x//", "an empty name"),
     ],
 )
 def test_an_invalid_uri_is_refused(uri: str, says: str) -> None:
@@ -338,6 +340,7 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it() -> None:
         "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint:mine/x",
         "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/mine",
         "s3://bucket/a:b@c",
+        "s3://bucket/a//b/",
         "dir/!",
         "file:///a%20b",
     ],

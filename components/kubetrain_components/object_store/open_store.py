@@ -42,7 +42,7 @@ def _check_bucket(setting: str, rest: str) -> None:
                 f"{setting} names {kind}, which cannot be used: name a general purpose bucket, or copy the objects "
                 "to one"
             )
-    bucket = split_bucket(rest)[0]
+    bucket, prefix = split_bucket(rest)
     if not bucket:
         raise InvalidSetting(f"{setting} has no bucket: write s3://BUCKET/PREFIX")
     if bucket.startswith("<"):
@@ -57,6 +57,8 @@ def _check_bucket(setting: str, rest: str) -> None:
             f"{setting} is not valid: the bucket '{bucket}' may have only letters, digits, dots, hyphens and "
             "underscores"
         )
+    if prefix.startswith("/") or prefix.endswith("//"):
+        raise InvalidSetting(f"{setting} has an empty name between two slashes: write one slash there")
 
 
 def is_inside(inner: str, outer: str) -> bool:
