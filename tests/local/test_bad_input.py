@@ -95,6 +95,10 @@ class TestSync:
         assert finished.exit_code == 2
         assert "Missing argument 'SOURCE'" in finished.output
 
+    def test_an_anonymous_requester_that_pays(self, tmp_path: Path) -> None:
+        finished = kubetrain("sync", "s3://bucket", tmp_path, "--anonymous", "--requester-pays")
+        assert_one_sentence(finished, 2, "--requester-pays needs credentials, but --anonymous sends none")
+
     def test_a_target_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         finished = kubetrain("sync", tmp_path, "/proc/nowhere")

@@ -74,8 +74,8 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
 @click.argument("source")
 @click.argument("directory", type=FOLDER)
 @click.option("--endpoint-url", default="", help="S3 server (default: AWS).")
-@click.option("--anonymous", "access", flag_value="anonymous", help="Send no credentials: the bucket is public.")
-@click.option("--requester-pays", "access", flag_value="requester-pays", help="Pay for the requests yourself.")
+@click.option("--anonymous", is_flag=True, help="Send no credentials: the bucket is public.")
+@click.option("--requester-pays", is_flag=True, help="Pay for the requests yourself.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 256),

@@ -17,6 +17,7 @@ from kubetrain_components.object_store.store import Access
 from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import SyncPreview, preview_sync, transfer_dataset
+from kubetrain_trainer.errors import InvalidSetting
 
 LINE_SECONDS = 10.0
 
@@ -26,12 +27,13 @@ def sync_and_show(
     directory: Path,
     *,
     endpoint_url: str,
-    access: str | None,
+    anonymous: bool,
+    requester_pays: bool,
     concurrency: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    store = open_store(source, endpoint_url, Access(access or Access.CREDENTIALS))
+    store = open_store(source, endpoint_url, _access(anonymous=anonymous, requester_pays=requester_pays))
     if dry_run:
         facts = describe_preview(preview_sync(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
@@ -39,6 +41,14 @@ def sync_and_show(
     with progress_bar() if sys.stderr.isatty() else progress_lines() as on_progress:
         report = transfer_dataset(store, directory, concurrency, on_progress)
     print(json.dumps(asdict(report)) if as_json else describe(report, directory))
+
+
+def _access(*, anonymous: bool, requester_pays: bool) -> Access:
+    if anonymous and requester_pays:
+        raise InvalidSetting("--requester-pays needs credentials, but --anonymous sends none: leave one of them out")
+    if anonymous:
+        return Access.ANONYMOUS
+    return Access.REQUESTER_PAYS if requester_pays else Access.CREDENTIALS
 
 
 @contextmanager
