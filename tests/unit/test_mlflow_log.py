@@ -197,6 +197,16 @@ def test_a_run_of_kubeflow_pipelines_comes_before_the_setting() -> None:
     assert find_target(TrainConfig(), {"MLFLOW_TRACKING_URI": "http://kfp"}) is None
 
 
+@pytest.mark.parametrize(("address", "says"), [("http://ada:hunter2@mlflow", True), ("", False)])
+def test_a_server_without_a_run_is_left_to_the_users_own_scripts_and_the_log_says_so(
+    address: str, says: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_mlflow(TrainConfig(), output(tmp_path), {"MLFLOW_TRACKING_URI": address})
+    said = capsys.readouterr().out
+    assert ("MLFLOW_TRACKING_URI is set without MLFLOW_RUN_ID, so set mlflow_uri" in said) == says
+    assert "hunter2" not in said
+
+
 def test_a_row_that_names_a_slow_process_is_logged_without_it() -> None:
     row = {"step": 3, "loss": 0.5, "accuracy": None, "stragglers": [{"rank": 1, "node": "n1"}]}
     assert [(each["key"], each["value"]) for each in mlflow_log._metrics_of([row], {})] == [("loss", 0.5)]

@@ -40,6 +40,9 @@ FOREIGN = re.compile(r"[^\w\-. /]", re.ASCII)
 MAX_NAME_LENGTH = 250
 NOT_LOGGED = ("entry", "code", "model_args", "mlflow_uri", "mlflow_experiment")
 """Settings that may contain secrets, or say nothing about what is learned."""
+NO_RUN = (
+    "kubetrain logs nothing to MLflow: MLFLOW_TRACKING_URI is set without MLFLOW_RUN_ID, so set mlflow_uri if it should"
+)
 log = logging.getLogger(__name__)
 
 
@@ -54,6 +57,8 @@ def log_to_mlflow(config: TrainConfig, output: TrainingOutput, environment: Mapp
     """Keep a copy of the training's settings and metrics in MLflow until this process ends, if a server is set."""
     target = find_target(config, environment)
     if target is None:
+        if environment.get("MLFLOW_TRACKING_URI"):
+            print(NO_RUN, flush=True)
         return
     if problem := address_problem(target.address):
         log.warning("the training is not logged to MLflow: MLFLOW_TRACKING_URI %s", problem)
