@@ -9,6 +9,10 @@ import pytest
 from kubetrain_components.sync_dataset import in_flight
 from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
 
+STEP_SECONDS = 0.0505
+"""A little more than half a window, so that rounding does not decide how many steps a window has."""
+WAIT_SECONDS = 0.2
+"""After this, what has not happened does not."""
 Store = Callable[[int], float]
 """Objects per second with this number of requests at a time."""
 
@@ -23,14 +27,12 @@ class Sync:
 
     def __init__(self, requests: InFlight) -> None:
         self.requests = requests
-        self.completed = self.now = 0.0
-        # Not this machine's uptime, whose rounding would decide how many windows fit into a second.
-        requests._window = (self.now, 0.0, 0.0)
+        self.completed, self.now = 0.0, time.monotonic()
 
     def run(self, store: Store, seconds: float) -> None:
-        for _ in range(round(seconds / 0.05)):
-            self.completed += 0.05 * store(self.requests.limit)
-            self.now += 0.05
+        for _ in range(round(seconds / STEP_SECONDS)):
+            self.completed += STEP_SECONDS * store(self.requests.limit)
+            self.now += STEP_SECONDS
             self.requests.steer(self.now, int(self.completed), int(self.completed) * 100_000)
 
 
@@ -50,7 +52,7 @@ def test_no_more_requests_than_throughput_gains_from(seconds: float, fewest: int
     sync = searching(after(seconds), 20)
     limits = set[int]()
     for _ in range(100):
-        sync.run(after(seconds), 0.05)
+        sync.run(after(seconds), STEP_SECONDS)
         limits.add(sync.requests.limit)
     assert fewest <= sorted(limits)[len(limits) // 2] <= most
 
@@ -71,11 +73,10 @@ def test_a_number_that_the_user_chose_is_used() -> None:
 
 def test_large_objects_are_searched_by_bytes() -> None:
     requests = InFlight(64)
-    now = requests._window[0]
-    received = 0.0
+    now, received = time.monotonic(), 0.0
     for _ in range(200):
-        received += 0.05 * min(requests.limit * 20e6, 600e6)
-        now += 0.05
+        received += STEP_SECONDS * min(requests.limit * 20e6, 600e6)
+        now += STEP_SECONDS
         requests.steer(now, 0, int(received))
     assert 20 <= requests.limit <= 48
 
@@ -101,47 +102,43 @@ def test_a_burst_of_refusals_halves_the_limit_once_and_responses_raise_it_again(
 def test_others_run_instead_of_stuck_workers() -> None:
     requests = InFlight(64)
     requests.set_stuck(2)
-    assert has_turn(requests, MIN_REQUESTS + 1)
-    assert not has_turn(requests, MIN_REQUESTS + 2)
+    assert turn_of(MIN_REQUESTS + 1, requests).wait(60)
+    one_more = turn_of(MIN_REQUESTS + 2, requests)
+    assert not one_more.wait(WAIT_SECONDS)
+    requests.set_stuck(3)
+    assert one_more.wait(60)
     requests.set_stuck(0)
-    assert not has_turn(requests, MIN_REQUESTS + 1)
+    assert not turn_of(MIN_REQUESTS + 1, requests).wait(WAIT_SECONDS)
+    requests.end()
 
 
 def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> None:
     requests = InFlight(8)
     requests.back_off()
     requests.set_stuck(8)
-    assert not has_turn(requests, MIN_REQUESTS)
+    assert not turn_of(MIN_REQUESTS, requests).wait(WAIT_SECONDS)
+    requests.end()
 
 
-def has_turn(requests: InFlight, worker: int) -> bool:
-    waiting = threading.Thread(target=requests.wait_for_turn, args=(worker,), daemon=True)
-    waiting.start()
-    while waiting.is_alive() and not requests._turns._condition._waiters:
-        time.sleep(0.001)
-    has_passed = not waiting.is_alive()
-    requests.end()  # lets the thread end, not the others
-    waiting.join(60)
-    requests._is_over = False
-    return has_passed
+def turn_of(worker: int, requests: InFlight) -> threading.Event:
+    """Set when the worker may run."""
+    has_turn = threading.Event()
+
+    def wait() -> None:
+        requests.wait_for_turn(worker)
+        has_turn.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return has_turn
 
 
 def test_workers_above_the_limit_wait_until_it_rises_or_the_work_ends() -> None:
     requests = InFlight(16)
-    passed: list[int] = []
-
-    def worker(number: int) -> None:
-        requests.wait_for_turn(number)
-        passed.append(number)
-
-    threads = [threading.Thread(target=worker, args=(number,)) for number in (MIN_REQUESTS - 1, MIN_REQUESTS, 40)]
-    for thread in threads:
-        thread.start()
-    threads[0].join(60)
-    assert passed == [MIN_REQUESTS - 1]
+    first, second, last = (turn_of(number, requests) for number in (MIN_REQUESTS - 1, MIN_REQUESTS, 40))
+    assert first.wait(60)
+    assert not second.wait(WAIT_SECONDS)
     Sync(requests).run(after(0.03), 1)
-    threads[1].join(60)
-    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS]
+    assert second.wait(60)
+    assert not last.wait(WAIT_SECONDS)
     requests.end()
-    threads[2].join(60)
-    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS, 40]
+    assert last.wait(60)
