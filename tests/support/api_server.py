@@ -21,7 +21,7 @@ from kubetrain_components.jobs.local.free_ports import free_ports
 
 PODS = "/api/v1/namespaces/tests/pods"
 JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")
-COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events", "localqueues", "workflows")
+COLLECTIONS = ("pods", *JOBS, "services", "configmaps", "trainingruntimes", "events", "localqueues", "workflows")
 PRECONDITIONS = ("uid", "resourceVersion")
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
@@ -44,6 +44,28 @@ class Run:
     is_over: bool = False
 
 
+@dataclass(frozen=True)
+class Change:
+    """A change of an object."""
+
+    version: int
+    collection: str
+    before: dict[str, Any] | None
+    """None: it was created."""
+    after: dict[str, Any] | None
+    """None: it was deleted."""
+
+    def event(self, is_selected: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+        """Return what a watch with a selector is told: an object that is no longer selected is deleted for it."""
+        if self.after and is_selected(self.after):
+            is_known = self.before is not None and is_selected(self.before)
+            return {"type": "MODIFIED" if is_known else "ADDED", "object": self.after}
+        if self.before and is_selected(self.before):
+            metadata = {**self.before["metadata"], "resourceVersion": str(self.version)}
+            return {"type": "DELETED", "object": {**self.before, "metadata": metadata}}
+        return None
+
+
 class ApiServer:
     def __init__(self, handler: "type[Handler] | None" = None, tls: ssl.SSLContext | None = None) -> None:
         self._handler = handler or Handler
@@ -64,7 +86,7 @@ class ApiServer:
         self.connections = 0
         self.changed = threading.Condition()
         self.is_over = False
-        self._events: list[tuple[int, str, dict[str, Any]]] = []
+        self._changes: list[Change] = []
         self._faults: list[tuple[str, Fault]] = []
         self._sockets: set[socket.socket] = set()
         self._port = free_ports(1)[0]
@@ -147,7 +169,7 @@ class ApiServer:
                 "metadata": {**metadata, "resourceVersion": str(self.version)},
             }
             self.objects[path] = manifest
-            self._tell(collection, "MODIFIED" if known else "ADDED", manifest)
+            self._tell(collection, known, manifest)
             return manifest
 
     def serve(self, version: str, *plurals: str) -> None:
@@ -162,16 +184,14 @@ class ApiServer:
         with self.changed:
             manifest = self.objects.pop(path)
             self.version += 1
-            version = {"resourceVersion": str(self.version)}
-            gone = {**manifest, "metadata": {**manifest["metadata"], **version}}
-            self._tell(path.rpartition("/")[0], "DELETED", gone)
+            self._tell(path.rpartition("/")[0], manifest, None)
 
     def forget(self) -> None:
         """Forget all versions up to now, and end open watches."""
         with self.changed:
             self.version += 1
             self.forgotten = self.version
-            self._events.clear()
+            self._changes.clear()
         self.cut_all()
 
     def run(self, pod: str, *, restarts: int = 0) -> Run:
@@ -198,8 +218,11 @@ class ApiServer:
         state = {"name": "main", "restartCount": restarts, "state": {"terminated": {}}}
         self.put(f"{PODS}/{pod}", status={"phase": phase, "containerStatuses": [state]})
 
-    def events_after(self, version: int, collection: str) -> list[dict[str, Any]]:
-        return [event for at, where, event in self._events if at > version and where == collection]
+    def events_after(
+        self, version: int, collection: str, is_selected: Callable[[dict[str, Any]], bool]
+    ) -> list[dict[str, Any]]:
+        changes = [each for each in self._changes if each.version > version and each.collection == collection]
+        return [event for each in changes if (event := each.event(is_selected))]
 
     def take_fault(self, request: str) -> Fault | None:
         with self.changed:
@@ -209,8 +232,8 @@ class ApiServer:
                     return fault
         return None
 
-    def _tell(self, collection: str, kind: str, manifest: dict[str, Any]) -> None:
-        self._events.append((self.version, collection, {"type": kind, "object": manifest}))
+    def _tell(self, collection: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        self._changes.append(Change(self.version, collection, before, after))
         self.changed.notify_all()
 
 
@@ -394,13 +417,16 @@ class Handler(BaseHTTPRequestHandler):
         end = time.monotonic() + float(self.query["timeoutSeconds"])
         while not self.api.is_over and time.monotonic() < end:
             with self.api.changed:
-                if not self.api.events_after(version, self.parts.path):
+                if not self._events_after(version):
                     self.api.changed.wait(0.05)
-                events = self.api.events_after(version, self.parts.path)
+                events = self._events_after(version)
             for event in events:
                 version = int(event["object"]["metadata"]["resourceVersion"])
                 self.send_chunk(json.dumps(event).encode() + b"\n")
         return self.end_stream()
+
+    def _events_after(self, version: int) -> list[dict[str, Any]]:
+        return self.api.events_after(version, self.parts.path, self._is_selected)
 
     def send_log(self, pod: str) -> None:
         runs = self.api.runs.get(pod, [])

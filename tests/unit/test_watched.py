@@ -313,7 +313,7 @@ def test_several_may_share_one_condition(server: ApiServer, pods: Watched) -> No
     jobs.start()
     begin(pods)
     wait_for(pods, lambda: jobs.has_synced)
-    server.put(PODS.replace("pods", "jobs") + "/a")
+    server.put(PODS.replace("pods", "jobs") + "/a", metadata={"labels": {"a": "b"}})
     wait_for(pods, lambda: len(jobs.objects()) == 1)
     assert all("labelSelector=a%3Db" in request for request in server.requests if "/jobs" in request)
     jobs.stop()
