@@ -33,10 +33,29 @@ PYTORCH = (
     + """
 import time
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import torchrun_role
+from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.group import join_group
+from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.pytorch_ddp.train import train
+
+def exchanged(group, **settings):
+    # Returns how many MB of the gradients of a model of 4 MB are exchanged at once.
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(4)))
+    task = Task(model=model, data=None, loss=None)
+    parallel = data_parallel(TrainConfig(**settings), task, group, OwnTime(HostClock()))
+    sizes = []
+    def exchange(state, bucket):
+        sizes.append(bucket.buffer().nbytes / 2**20)
+        return allreduce_hook(None, bucket)
+    parallel.register_comm_hook(None, exchange)
+    for _ in range(2):  # the first backward pass tells DDP the order of the gradients
+        sizes.clear()
+        parallel(torch.ones(1, 512)).sum().backward()
+    return sizes
 
 role = torchrun_role()
 rank = role.rank
@@ -51,6 +70,8 @@ with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
     model.view = torch.nn.Buffer((torch.arange(12.0) + rank)[::2])  # with gaps in memory
     group.broadcast_statistics(model)
     assert model.view.tolist() == [0, 2, 4, 6, 8, 10]
+    assert exchanged(group, exchange_mb=2) == [2, 2]
+    assert max(exchanged(group)) == 3, "PyTorch's own choice is a first exchange of 1 MB, and later ones of up to 25"
     time.sleep(1.5 if rank == 0 else 0)  # the chief exports
 ports = iter(os.environ["PORTS"].split())
 def train_in_a_new_group(arguments):
