@@ -26,6 +26,7 @@ def test_the_spread_of_few_values_is_not_underestimated() -> None:
 
 def test_equal_values_leave_no_doubt() -> None:
     assert interval([0.25] * 9) == pytest.approx((0.25, 0.25))
+    assert interval([0.7] * 6) == pytest.approx((0.7, 0.7)), "also if their variance is rounded to less than 0"
     assert all(map(math.isnan, interval([7.0]))), "one value says nothing of others"
     assert len(confidence_interval(2, 1e200, math.inf)) == 2, "a value too large to square is no error"
 

@@ -77,6 +77,21 @@ def test_with_a_global_batch_size_the_steps_are_the_same_for_any_number_of_proce
             assert parts == max(1, min(-(-len(batch.indices) // 3), batch.global_size // plan.world_size // 2))
 
 
+@pytest.mark.parametrize(("size", "sizes"), [(64, [32, 32]), (79, [32, 47]), (80, [32, 32, 16])])
+def test_a_remainder_of_half_a_global_batch_is_a_step_of_its_own(size: int, sizes: list[int]) -> None:
+    plan = plan_samples(size, TrainConfig(batch_size=3, global_batch_size=32), world_size=2, sampler=None)
+    assert [batch.global_size for batch in plan.batches(0, rank=0)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("size", "are_usual"), [(64, [True, True]), (70, [True, True, False]), (65, [True, False]), (20, [True])]
+)
+def test_a_step_is_usual_if_it_has_the_size_of_the_first(size: int, are_usual: list[bool]) -> None:
+    """Others are not compiled, which must not be all steps of a small dataset."""
+    plan = SamplePlan(size=size, global_batch=32, world_size=2, seed=0)
+    assert [batch.is_usual for batch in plan.batches(epoch=1, rank=0)] == are_usual
+
+
 def test_a_global_batch_has_four_samples_for_each_process() -> None:
     config = TrainConfig(global_batch_size=16)
     assert config.global_batch(4) == 16

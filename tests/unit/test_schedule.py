@@ -141,6 +141,7 @@ def test_the_shape_of_each_schedule(schedule: str, factors: list[float]) -> None
     assert [factor_at(lifted, step) for step in steps] == pytest.approx(
         [0.2 + 0.8 * each for each in factors], abs=1e-5
     )
+    assert factor_at(config, 1200) == pytest.approx(factors[-1]), "a resumed run may be told of fewer epochs"
 
 
 @pytest.mark.parametrize(
