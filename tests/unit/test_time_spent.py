@@ -58,7 +58,11 @@ def test_each_second_has_one_cause(tmp_path: Path) -> None:
 def test_a_wait_is_never_longer_than_the_steps(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.take_steps(10, until=1, waited=100, since_first_step=8)
-    assert process.end(0) == {"start": 2, "data_wait": 8}
+    process.now += 10
+    process.spent.book_steps(2, 18)
+    process.spent.book_waits({"data_wait": 7, "straggler": 7})
+    process.spent.write()
+    assert process.end(0) == {"start": 2, "data_wait": 15, "straggler": 3}
 
 
 def test_time_that_may_yet_be_a_wait_is_kept_but_not_shown(tmp_path: Path) -> None:
@@ -82,6 +86,14 @@ def test_steps_that_an_earlier_start_took_are_repeated(tmp_path: Path) -> None:
     # Of the second report's twelve steps, six are new.
     assert seconds_of(summary) == {"training": 10 + 4.5, "repeated": 4 + 6, "data_wait": 1.5, "not_running": 40}
     assert (summary["began"], summary["ended"], summary["gaps"]) == (1000, 1066, [(1010, 1050)])
+
+
+def test_steps_are_repeated_up_to_the_furthest_start_even_if_another_one_ended_before_it(tmp_path: Path) -> None:
+    Process(tmp_path).take_steps(30, until=30)
+    Process(tmp_path, started=1030.0, resumed_step=20).take_steps(5, until=25)
+    resumed = Process(tmp_path, started=1035.0, resumed_step=20)
+    resumed.take_steps(20, until=40)
+    assert resumed.end(0) == {"training": 30 + 10, "repeated": 5 + 10}
 
 
 def test_a_killed_process_keeps_what_it_wrote(tmp_path: Path) -> None:
@@ -121,10 +133,11 @@ def test_writes_are_rare(tmp_path: Path) -> None:
 
 
 def test_a_summary_fits_into_a_termination_message(tmp_path: Path) -> None:
-    for number in range(2 * MAX_GAPS):
+    for number in range(2 * MAX_GAPS):  # each gap is shorter than the one before
         Process(tmp_path, started=1.7e9 + 100.123 * number).take_steps(10.123456 + number / 10, until=number)
     summary = summarize(tmp_path / "time.json")
     assert len(summary["gaps"]) == MAX_GAPS
+    assert summary["gaps"][0][0] == pytest.approx(1.7e9 + 10.123), "the longest ones, the oldest first"
     assert sum(end - begin for begin, end in summary["gaps"]) < summary["seconds"]["not_running"]
     result = {"status": "completed", "step": 10**9, "checkpoint": "step-1000000000", "manifest_sha256": "0" * 64}
     assert len(json.dumps({**result, "time": summary})) < MAX_BYTES / 2

@@ -146,7 +146,7 @@ def conclude(path: Path, started: float = STARTED, elapsed: Callable[[], float] 
     earlier = [start for start in starts if start.started != started]
     seconds = next((start.seconds for start in starts if start.started == started), {})
     remaining = max(elapsed() - sum(seconds.values()), 0.0)
-    last = Start(started=started, step=step, seconds={**seconds, END: seconds.get(END, 0.0) + remaining})
+    last = Start(started=started, step=step, seconds={**seconds, END: remaining})
     with contextlib.suppress(OSError):  # a full disk must not fail a training that has succeeded
         _write(path, [*earlier, last])
     return _summary([*earlier, last])
