@@ -11,7 +11,7 @@ from kubetrain_trainer.stack_sample import Call, StackSample
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 
 PROGRAM = """
-import ctypes, threading, time
+import ctypes, signal, threading, time
 from kubetrain_trainer import watchdog
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
@@ -27,6 +27,7 @@ def keep_the_lock():
 
 with watchdog.Watchdog(TrainConfig(nccl_timeout_seconds=1), ProcessRole(rank=3, world_size=4)) as dog:
 {body}
+assert signal.getitimer(signal.ITIMER_REAL) == (0, 0), "an alarm would end the process later"
 time.sleep(1.2)  # the chief exports
 print("well ended")
 """
@@ -85,6 +86,15 @@ def test_a_late_process_that_moves_gets_more_time(tmp_path: Path) -> None:
     assert (exit_code, message) == (0, {})
     assert log.endswith("well ended\n")
     assert log.count("rank 3 has not ended step 7 within 1 s; its stacks:\n") == 1
+
+
+@pytest.mark.slow
+def test_a_late_process_that_waits_for_others_is_not_ended_before_them(tmp_path: Path) -> None:
+    waiting = "exec(compile('time.sleep(1.4)', 'torch/distributed/wait.py', 'exec'))"
+    exit_code, log, message = run(tmp_path, f"for step in 7, 8: dog.beat(f'step {{step}}'); {waiting}")
+    assert (exit_code, message) == (0, {})
+    for step in (7, 8):
+        assert log.count(f"rank 3 has not ended step {step} within 1 s; its stacks:\n") == 1
 
 
 @pytest.mark.slow
