@@ -1,6 +1,7 @@
 """Checkpoints are written one at a time, completed at the end, and failures are raised at the next step."""
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_check
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.saving_marks import VARIABLE, is_saving
 from kubetrain_trainer.training_output import TrainingOutput
 
 
@@ -68,6 +70,29 @@ def test_a_checkpoint_being_written_is_completed_when_the_training_ends_or_fails
     else:
         train()
     assert steps(output) == [10]
+
+
+def test_the_thread_that_writes_yields_to_the_steps_and_is_marked_as_saving(
+    output: TrainingOutput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+
+    def state() -> tuple[int, bool]:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), is_saving(tmp_path, os.getpid())
+
+    before, while_writing = state(), list[tuple[int, bool]]()
+    with CheckpointWriter(output, TrainConfig()) as writer:
+        start(writer, 10, lambda path: while_writing.append(state()))
+    [(niceness, is_marked)] = while_writing
+    assert niceness >= 10
+    assert is_marked
+    assert state() == before, "the steps keep their priority"
+
+
+def test_a_failing_training_names_the_checkpoint_that_is_still_being_written(output: TrainingOutput) -> None:
+    writer = CheckpointWriter(output, TrainConfig())
+    start(writer, 10, lambda path: (time.sleep(0.2), weights(path)))
+    assert writer.resume_hint() == "a new run with resume_from=run starts from step-00000010"
 
 
 def test_a_failure_is_raised_at_the_next_step_and_leaves_no_partial_files(output: TrainingOutput) -> None:

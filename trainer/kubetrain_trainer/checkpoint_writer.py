@@ -126,12 +126,10 @@ class CheckpointWriter:
         if cause is None:
             return error
         resumed = f", which resumes from {self.newest.name}" if self.newest else ""
-        failure = KubetrainError(
+        return KubetrainError(
             f"the checkpoint of step {self._step} could not be written to {self._output.checkpoints} "
             f"{describe_os_error(cause)}, then start this run again{resumed}"
         )
-        failure.__cause__ = error
-        return failure
 
 
 def _yield_to_steps() -> None:
