@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,27 @@ def test_a_written_checkpoint_reads_back_with_its_progress(tmp_path: Path) -> No
     assert (path.joinpath("state.pt").stat().st_mode & 0o777) == 0o644, "evaluate and promote read it as another user"
 
 
+def test_everything_is_flushed_before_the_checkpoint_gets_its_name_and_the_name_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_two_files(folder: Path) -> None:
+        (folder / "layers").mkdir()
+        for name in ("state.pt", "layers/0.pt"):
+            (folder / name).write_bytes(b"weights")
+
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink()))
+    checkpoint = write_checkpoint(tmp_path, TrainingProgress(step=5), {}, write_two_files)
+    partial = tmp_path / ".step-00000005.partial"
+    assert {partial / "state.pt", partial / "layers/0.pt", partial / "layers", partial} <= {*flushed}
+    assert [path.name.startswith(f".{MANIFEST}") for path in flushed].count(True) == 1
+    assert flushed[-2:] == [partial, tmp_path]
+
+    remove_checkpoint(checkpoint.path)
+    assert flushed[-1] == tmp_path
+    assert len(flushed) == 7, "no file is flushed twice"
+
+
 def test_a_partial_checkpoint_is_invisible_and_removed(tmp_path: Path) -> None:
     write(tmp_path, 1)
 
@@ -123,6 +145,25 @@ def test_a_replaced_checkpoint_that_cannot_be_deleted_neither_blocks_the_next_no
     remove_checkpoint(path)
     remove_partial(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_replaced_checkpoints_the_newer_one_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def rename_until_killed(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial") and (path / "state.pt").read_bytes() == b"third":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(Path, "rename", rename_until_killed)
+        for content in (b"first", b"second", b"third"):
+            write(tmp_path, 5, content=content)
+    [checkpoint] = intact_checkpoints(tmp_path)
+    assert (checkpoint.path / "state.pt").read_bytes() == b"second"
+    remove_partial(tmp_path)
+    assert (tmp_path / "step-00000005/state.pt").read_bytes() == b"second"
 
 
 def test_a_replaced_checkpoint_remains_if_the_new_one_cannot_be_renamed(

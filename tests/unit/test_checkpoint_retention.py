@@ -1,6 +1,5 @@
 """The newest checkpoints and the best are kept. Others are removed atomically, even if the removal is interrupted."""
 
-import math
 import shutil
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def checkpoint(step: int, accuracy: float | None = 0.5) -> Checkpoint:
         ([0.9, 0.2, 0.3, 0.4, 0.5], 3, [2]),
         ([0.9, 0.9, 0.3, 0.4], 1, [1, 3]),
         ([0.1, 0.2, 0.3], 1, [1, 2]),
-        ([None, math.nan, 0.1, None], 1, [1, 2]),
+        ([None, None, 0.1, None], 1, [1, 2]),
         ([0.5], 1, []),
     ],
 )
@@ -97,5 +96,10 @@ def test_an_interrupted_removal_is_invisible_to_readers_and_is_completed(
         remove_checkpoint(tmp_path / "step-00000001")
     assert [each.step for each in complete_checkpoints(tmp_path)] == [2]
     assert [each.path.name for each in verify_folder(tmp_path)] == ["step-00000002"]
+    write(tmp_path, 1)
+    remove_checkpoint(tmp_path / "step-00000001")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"], "it may be removed again"
+
+    (tmp_path / ".step-00000001.removed").mkdir()
     remove_partial(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]

@@ -100,7 +100,6 @@ def write_checkpoint(
         write_files(partial)
         manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
         write_json(partial / MANIFEST, manifest)
-        flush_directory(partial)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
         raise
@@ -211,7 +210,7 @@ def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
             "set metric to one of these, or select_checkpoint=last"
         )
     value, loss = metrics.get(config.metric), metrics.get("loss", 0.0)
-    if value is None or loss is None or not math.isfinite(value + loss):
+    if value is None or loss is None:  # as JSON has them that are not finite
         return -math.inf
     return float(-value if config.prefers_less else value)
 
