@@ -21,7 +21,7 @@ from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start, with_interface
 from kubetrain_trainer.step_window import StepWindow
-from kubetrain_trainer.time_spent import CAUSES
+from kubetrain_trainer.time_spent import CAUSES, summarize
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from support.outside import sample, scrape, tensorboard_scalars
@@ -174,6 +174,30 @@ def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     begin(tmp_path, resumed=TrainingProgress(step=2, samples_in_epoch=32), metrics_port=port)
     assert sample(scrape(port), "restarts_total") == 1
+
+
+def test_a_resumed_run_reports_the_steps_after_its_checkpoint_again(tmp_path: Path) -> None:
+    def report_steps(report: TrainingReport, *steps: int) -> None:
+        for step in steps:
+            train(report, steps=1, waited_seconds=0.5)
+            report.steps(TrainingProgress(step=step), means={"loss": 0.5, "gradient_norm": 2.0}, rate=step)
+
+    report_steps(begin(tmp_path), 1, 2, 3)
+    report_steps(begin(tmp_path, resumed=TrainingProgress(step=2)), 4)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 4]
+    assert tensorboard_scalars(tmp_path / "tensorboard")["learning_rate"] == [(1, 1), (2, 2), (4, 4)]
+
+
+def test_a_save_without_a_validation_and_a_stop_take_the_time_of_a_checkpoint(tmp_path: Path) -> None:
+    report, progress = begin(tmp_path), TrainingProgress(step=2)
+    train(report, steps=2, waited_seconds=0.5)
+    report.steps(progress, means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.125)
+    for number, save in enumerate([lambda: report.checkpoint(progress, {}, stall_seconds=0.0), report.stop], 1):
+        time.sleep(0.02)
+        save()
+        spent = summarize(tmp_path / "time.json")["seconds"]
+        assert spent["checkpoint"] >= number * 0.02
+        assert spent["validation"] == 0
 
 
 def test_a_used_port_does_not_fail_the_training(tmp_path: Path) -> None:
