@@ -1,8 +1,10 @@
 """The output of a training process: metrics, progress lines and the termination message."""
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -90,13 +92,15 @@ def test_a_result_that_is_too_long_is_an_error(file: Path) -> None:
     assert file.read_text() == ""
 
 
-def test_of_processes_that_fail_at_once_one_message_is_kept_intact(file: Path) -> None:
-    program = (
-        "import sys; from kubetrain_trainer.termination import report_failure as f; f(sys.argv[1]*500, curable=True)"
-    )
-    processes = [subprocess.Popen([sys.executable, "-c", program, letter]) for letter in "abcdefgh"]
-    assert [process.wait() for process in processes] == [0] * 8
-    assert len(set(parse_termination_message(file.read_text())["error"])) == 1
+def test_a_process_that_fails_while_another_one_writes_waits_for_its_message(file: Path) -> None:
+    second = threading.Thread(target=report_failure, args=("connection reset by peer",), kwargs={"curable": True})
+    with file.open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second.start()
+        second.join(0.1)
+        first.write("the first message")
+    second.join()
+    assert file.read_text() == "the first message"
 
 
 def test_outside_a_pod_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +119,29 @@ def test_a_restarted_process_writes_its_own_message(tmp_path: Path, monkeypatch:
     path.touch()
     monkeypatch.setenv(termination.LOG_VARIABLE, str(path))
     report_failure("lost the other process", curable=True)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    clear_termination_message()
+    assert path.read_text(), "another process may start later than the first one fails"
+    monkeypatch.setenv("LOCAL_RANK", "0")
     clear_termination_message()
     report_failure("the loss is not a number", curable=False)
     assert parse_termination_message(path.read_text())["error"] == "the loss is not a number"
+
+
+ENDING = """
+import multiprocessing, sys, time
+from kubetrain_trainer.termination import before_end, end_process
+
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+child.start()
+before_end(lambda exit_code: print(f"ends with {exit_code}", file=sys.stderr))
+print("printed without a flush")
+end_process(3)
+"""
+
+
+def test_a_process_that_ends_at_once_loses_nothing_that_it_printed_and_leaves_no_process() -> None:
+    """Its pipes are closed only when its child has ended too."""
+    program, buffered = [sys.executable, "-c", ENDING], {"PYTHONPATH": ":".join(sys.path)}
+    ended = subprocess.run(program, env=buffered, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "printed without a flush\n", "ends with 3\n")
