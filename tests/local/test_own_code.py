@@ -12,6 +12,7 @@ import pytest
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.saving_marks import VARIABLE
 from kubetrain_trainer.termination import LOG_VARIABLE
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
@@ -113,6 +114,7 @@ def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Pa
     assert "epochs=6: without effect, unless the entry reads KUBETRAIN_CONFIG" in output.splitlines()
     result = TrainingOutput(tmp_path / "run")
     assert message == result.read_result()
+    assert message["step"] == 0, "none was logged"
     assert result.verify_result(message).manifest["world_size"] == 1
     assert [file["name"] for file in result.read_export()["files"]] == ["variables/weights"]
     assert result.read_evaluation()["metrics"] == {"accuracy": 0.75}
@@ -297,13 +299,36 @@ def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
 
 
 def test_the_save_of_a_session_that_has_to_stop_begins_no_report(tmp_path: Path) -> None:
+    (tmp_path / "marks").mkdir()
     (tmp_path / "train.py").write_text(
-        ASKED_TO_STOP + "session.save(1, lambda folder: (folder / 'state').touch(), {'accuracy': 0.5})\n"
+        f"{ASKED_TO_STOP}os.environ['{VARIABLE}'] = 'marks'\n"
+        "session.save(1, lambda folder: (folder / 'state').touch(), {'accuracy': 0.5})\n"
     )
     code, output, _ = run(tmp_path, {"script": "train.py"})
     assert code == 143, output
     assert [saved.step for saved in complete_checkpoints(TrainingOutput(tmp_path / "run").checkpoints)] == [1]
     assert not TrainingOutput(tmp_path / "run").tensorboard.exists()
+    assert any((tmp_path / "marks").iterdir()), "its launcher waits for it even while another process saves"
+
+
+def test_a_sigterm_after_the_end_of_a_session_ends_the_script(tmp_path: Path) -> None:
+    finished = "session.should_stop()\nsession.finish(lambda folder: (folder / 'model').touch())\n"
+    (tmp_path / "train.py").write_text(
+        "import os, signal\nfrom kubetrain_trainer import session\n"
+        f"{finished}os.kill(os.getpid(), signal.SIGTERM)\nprint('still runs')\n"
+    )
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert (code, "still runs" in output) == (143, False)
+
+
+def test_metrics_of_a_session_replace_those_of_the_same_name_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"{BARE}\nfrom kubetrain_trainer import session\n"
+        "session.finish(lambda folder: (folder / 'model').touch(), {'accuracy': 0.5})\n"
+    )
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    assert TrainingOutput(tmp_path / "run").read_evaluation()["metrics"] == {"accuracy": 0.5}
 
 
 def test_the_checkpoint_that_an_attempt_saved_itself_proves_its_end(tmp_path: Path) -> None:
@@ -450,11 +475,14 @@ def test_a_killed_script_resumes_from_its_newest_checkpoint(tmp_path: Path) -> N
             break
     process.communicate()
     (tmp_path / "slow").unlink()
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / ".step-00000013.partial").mkdir()
     code, output, _ = run(tmp_path, {"script": "train.py"})
     assert code == 0, output
     assert "resumes from" in output
     assert "step=11 " in output
     assert "step=10 " not in output
+    assert {path.name for path in checkpoints.iterdir()} == {f"step-000000{step}" for step in (20, 30, 40)}
 
 
 def test_without_kubetrain_a_session_only_prints(tmp_path: Path) -> None:

@@ -20,19 +20,26 @@ if rank == "0":
 while not export.exists():
     time.sleep(0.1)
 (export / f"temporary-{rank}").touch()
+while not any(export.glob("*-1")):
+    time.sleep(0.1)
 if rank == "1":
     time.sleep(60 if os.path.exists("slow") else 1)
 (export / f"temporary-{rank}").rename(export / f"part-{rank}")
 """
 COLLECTIVE = """
 import os
+from pathlib import Path
 from torch import distributed as dist
 from kubetrain_trainer import session
+from kubetrain_trainer.saving_marks import VARIABLE, is_saving
 
 dist.init_process_group("gloo")
 rank = os.environ["RANK"]
+marks = os.environ[VARIABLE] = f"marks-{rank}"
+os.mkdir(marks)
 
 def write(folder):
+    assert is_saving(Path(marks), os.getpid())
     dist.barrier()  # as libraries do that save by all processes together
     (folder / f"part-{rank}").write_text(rank)
 
@@ -58,9 +65,12 @@ def outputs(processes: list["subprocess.Popen[str]"]) -> list[str]:
 
 
 def test_the_model_has_the_parts_of_every_process_and_no_temporary_files(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".ended-1").touch()  # of an attempt that was killed
     processes = pair(tmp_path, PARTS)
     logs = outputs(processes)
     assert [process.returncode for process in processes] == [0, 0], logs
+    assert [*(tmp_path / "run").glob(".*")] == []
     names = [file["name"] for file in TrainingOutput(tmp_path / "run").read_export()["files"]]
     assert names == ["part-0", "part-1"]
 
