@@ -1,6 +1,7 @@
 """The folder that a training writes: its configuration, its result and its export."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,24 @@ def test_a_result_is_verified_by_its_manifest(tmp_path: Path) -> None:
     (newest.path / "state").unlink()
     with pytest.raises(KubetrainError, match="is missing or incomplete"):
         output.verify_result(result)
+
+
+def test_an_export_that_fails_leaves_no_files_and_one_that_is_repeated_replaces_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = begun(tmp_path)
+    newest = checkpoint(output, 1)
+    before = {*output.path.iterdir()}
+    with pytest.raises(OSError, match="No space left"):
+        output.write_export(newest, {}, lambda path: (write(path / "model.pt"), Path("/dev/full").write_bytes(b"full")))
+    assert {*output.path.iterdir()} == before
+
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink()))
+    for name in ("model.pt", "model.safetensors"):
+        output.write_export(newest, {}, lambda path, name=name: write(path / name))
+        assert flushed[-1] == output.path, "its name is flushed last"
+    assert [file["name"] for file in output.read_export()["files"]] == ["model.safetensors"]
 
 
 def test_an_export_is_complete_or_absent(tmp_path: Path) -> None:
