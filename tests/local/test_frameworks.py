@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from dataclasses import replace
 from itertools import count, islice
@@ -299,6 +300,29 @@ class TestPyTorch:
         again = staging.copy(state)
         assert again["model"]["weights"].tolist() == [2, 2, 2]
         assert again["model"]["weights"].data_ptr() == staged["model"]["weights"].data_ptr()
+
+    def test_a_state_is_copied_only_when_the_one_before_is_written(self, tmp_path: Path) -> None:
+        import torch
+
+        from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
+        from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+        from kubetrain_trainer.pytorch_ddp.checkpoint import save
+        from kubetrain_trainer.pytorch_ddp.staging import Staging
+        from kubetrain_trainer.pytorch_ddp.state_files import whole_state
+
+        class SlowStaging(Staging):
+            def wait(self) -> None:
+                time.sleep(0.2)
+
+        output, weights, staging = TrainingOutput(tmp_path), torch.zeros(3), SlowStaging()
+        output.begin("pytorch", TrainConfig(), "")
+        with CheckpointWriter(output, TrainConfig()) as writer:
+            for step in (1, 2):
+                weights += 1
+                state = {"model": {"weights": weights}}
+                save(writer, staging, TrainingProgress(step=step), {"metrics": {}}, state, (), joint=None)
+        saved = [whole_state(each.path)["model"]["weights"] for each in complete_checkpoints(output.checkpoints)]
+        assert [each.tolist() for each in saved] == [[1, 1, 1], [2, 2, 2]]
 
     def test_there_is_room_for_copies_of_all_processes_of_the_pod_or_for_none(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
