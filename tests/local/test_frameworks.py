@@ -324,6 +324,22 @@ class TestPyTorch:
         saved = [whole_state(each.path)["model"]["weights"] for each in complete_checkpoints(output.checkpoints)]
         assert [each.tolist() for each in saved] == [[1, 1, 1], [2, 2, 2]]
 
+    def test_averages_begin_with_the_weights_and_count_as_they_do(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.averaging import Averages
+
+        model, copied = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+        torch.nn.init.constant_(model.weight, 3)
+        averages = Averages(TrainConfig(ema_decay=0.5), model, copied)
+        assert copied.weight.tolist() == [3, 3]
+        model(torch.randn(4, 2))
+        torch.nn.init.constant_(model.weight, 5)
+        averages.update(step=100)
+        assert copied.weight.tolist() == [4, 4]
+        assert copied.running_mean.tolist() == pytest.approx((model.running_mean / 2).tolist())
+        assert copied.num_batches_tracked == model.num_batches_tracked == 1
+
     def test_there_is_room_for_copies_of_all_processes_of_the_pod_or_for_none(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
