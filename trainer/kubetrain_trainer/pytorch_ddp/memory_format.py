@@ -42,7 +42,6 @@ def _suits(model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader,
 
 
 def _try(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> None:
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.no_grad():
+    with torch.no_grad():
         trial = copy.deepcopy(model).to(memory_format=torch.channels_last)
         forward(trial, inputs, config, device)
