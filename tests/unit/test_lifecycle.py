@@ -180,6 +180,37 @@ def test_a_training_without_a_checkpoint_of_its_own_names_none(tmp_path: Path) -
     assert "no checkpoint has been saved" in mine.writer.resume_hint()
 
 
+def test_what_a_killed_save_left_is_removed_before_a_training_resumes(tmp_path: Path) -> None:
+    resuming = training(tmp_path)
+    write(resuming.output, 7)
+    (resuming.output.checkpoints / ".step-00000009.partial").mkdir()
+    assert resume(resuming, PLAN)[0].step == 7
+    assert [path.name for path in resuming.output.checkpoints.iterdir()] == ["step-00000007"]
+
+
+SLOW_SAVE = """
+import sys, time
+from pathlib import Path
+import test_lifecycle
+from test_lifecycle import PLAN, Stopped, TrainingProgress, TrainingReport, save_and_stop, training, weights
+
+test_lifecycle.weights = lambda path: (time.sleep(1.6), weights(path))
+slow, progress = training(Path(sys.argv[1])), TrainingProgress(step=9)
+report = TrainingReport(slow.config, slow.output, PLAN, slow.group, progress, slow.own_time)
+with slow.watchdog:
+    slow.watchdog.beat("step 9")
+    try:
+        save_and_stop(slow, progress, report)
+    except Stopped as stopped:
+        print("saved", stopped.result["checkpoint"])
+"""
+
+
+def test_the_last_save_of_a_stopped_training_may_take_longer_than_a_step(tmp_path: Path) -> None:
+    ended = run(SLOW_SAVE, tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "saved step-00000009\n")
+
+
 SLOW_STORAGE = """
 import sys, time
 from pathlib import Path
