@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -157,6 +158,24 @@ class TestPyTorch:
         assert not torch.equal(samples[2, 6], drawn)
         assert not torch.equal(samples[3, 5], drawn)
 
+    def test_each_batch_of_a_stream_draws_its_own_random_numbers_in_each_process(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.streams import StreamLoader
+
+        class Noise:
+            def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+                while True:
+                    yield torch.rand(1), 0
+
+        def drawn(rank: int) -> list[float]:
+            role, config = ProcessRole(rank=rank, world_size=2), TrainConfig(batch_size=2)
+            batches = StreamLoader(Noise(), config, role, torch.device("cpu")).load([[]] * 3)
+            return [number for batch in batches for number in batch.inputs.flatten().tolist()]
+
+        assert drawn(0) == drawn(0)
+        assert len({*drawn(0), *drawn(1)}) == 12
+
     def test_labels_are_smoothed_in_training_alone(self, tmp_path: Path) -> None:
         import torch
 
@@ -258,6 +277,22 @@ class TestPyTorch:
         check_task(task, TrainConfig())
         with pytest.raises(InvalidSetting, match=f"layer_rate must be 1, because the task's own {part} chooses"):
             check_task(task, TrainConfig(layer_rate=0.8))
+
+    def test_outputs_of_reduced_precision_are_in_fp32(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.precision import forward
+
+        model, inputs = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.001]])
+        torch.nn.init.ones_(model.weight)
+        outputs = {
+            precision: forward(model, inputs, TrainConfig(precision=precision), torch.device("cpu"))
+            for precision in ("fp32", "bf16")
+        }
+        assert {precision: (each.dtype, each.item()) for precision, each in outputs.items()} == {
+            "fp32": (torch.float32, inputs.item()),
+            "bf16": (torch.float32, 1.0),
+        }
 
     @pytest.mark.parametrize(("tf32", "expected"), [(True, "tf32"), (False, "ieee")])
     def test_gpus_compute_in_fp32_as_the_setting_says(self, tf32: bool, expected: str) -> None:

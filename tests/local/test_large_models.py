@@ -125,6 +125,10 @@ def test_weights_of_old_files_lack_the_number_of_batches(tmp_path: Path) -> None
     torch.save(state, tmp_path / "old.pt")
     load_initial_weights(tmp_path / "old.pt", other)
     torch.testing.assert_close(other.state_dict(), one.state_dict())
+    del state["0.bias"]
+    torch.save(state, tmp_path / "incomplete.pt")
+    with pytest.raises(InvalidSetting, match=r"0\.bias is missing there and \(3,\) here"):
+        load_initial_weights(tmp_path / "incomplete.pt", other)
 
 
 class Tied(nn.Module):

@@ -1,12 +1,20 @@
 """Metrics of tasks that cannot be measured are named at the start."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
+from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.loading import Loaded
 from kubetrain_trainer.pytorch_ddp.measures import Tally, check_metrics
 from kubetrain_trainer.pytorch_ddp.task import Task
 
@@ -46,3 +54,31 @@ def test_a_metric_that_only_counts_needs_no_samples_in_each_process() -> None:
 def test_it_is_named_with_what_to_give_instead(metric: object, says: str) -> None:
     with pytest.raises(KubetrainError, match=f"^metric 'all' {says}"):
         check_metrics({"all": metric})
+
+
+def test_a_metric_forgets_the_samples_of_a_split_once_it_has_its_result() -> None:
+    metric = BinaryAUROC()
+    task = Task(model=nn.Linear(1, 1), data=list, loss=lambda outputs, _: outputs, metrics={"auroc": metric})
+    tally = Tally(task, torch.device("cpu"))
+    tally.add(torch.tensor([0.25, 0.75]), torch.tensor([0, 1]), samples=2)
+    assert tally.results() == {"loss": 0.5, "auroc": 1.0}
+    assert metric.preds == []
+
+
+@pytest.mark.parametrize("other_stops", [False, True])
+def test_a_validation_has_no_result_in_any_process_if_one_has_to_stop(other_stops: bool) -> None:
+    class OneOfTwo(Group):
+        def sum(self, values: list[float]) -> list[float]:
+            is_asked_who_stops = len(values) == 2
+            return [values[0], float(other_stops)] if is_asked_who_stops else values
+
+    samples, device = torch.ones(4, 1), torch.device("cpu")
+    training: Any = SimpleNamespace(
+        config=TrainConfig(precision="fp32"),
+        evaluated=Task(model=nn.Identity(), data=list, loss=lambda outputs, targets: outputs[:, 0] - targets),
+        group=OneOfTwo(ProcessRole(world_size=2), device),
+        stop=SimpleNamespace(is_requested=False),
+        validation=SimpleNamespace(load_split=lambda: [Loaded(samples, samples[:, 0] / 2, samples=4)]),
+        watchdog=SimpleNamespace(beat=lambda doing: None),
+    )
+    assert mean_metrics(training, step=5) == (None if other_stops else {"loss": 0.5})
