@@ -72,7 +72,6 @@ class Loader:
         """Yield the batches of samples with these keys, in this order."""
         ahead = self._groups.read_ahead(batches, self._role.world_size) if self._groups else batches
         batches, self._keys.batches = tee(ahead)
-        self._keys.failure = None
         with own_messages():
             loaded = zip(batches, self._loader, strict=True)
             if self._device.type == "cpu" and not getattr(self._samples, "device_decodes", False):
