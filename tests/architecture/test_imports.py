@@ -184,7 +184,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
         {path.name for path in (SOURCES[TRAINER] / framework).glob("*.py")} for framework in FRAMEWORKS
     )
     # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither, but Keras.
-    of_torchrun = {"launch.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
+    of_torchrun = {"launch.py", "torchrun.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
     of_torchrun |= {"nccl_log.py", "network.py"}  # NCCL logs to files of torchrun's
     of_torchrun |= {"preflight.py"}  # TensorFlow's processes only exchange what a strategy does
     of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}

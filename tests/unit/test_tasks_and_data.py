@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.evaluation_record import (
@@ -19,6 +20,7 @@ from kubetrain_trainer.evaluation_record import (
 from kubetrain_trainer.image_folder import list_classes, list_images
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size
+from kubetrain_trainer.stored_images import source_of
 
 
 @pytest.mark.parametrize(
@@ -144,6 +146,26 @@ def test_a_wrong_folder_is_named_with_the_existing_ones(tmp_path: Path) -> None:
         list_images(tmp_path, "test")
     with pytest.raises(KubetrainError, match="has no images"):
         list_images(tmp_path, "val")
+
+
+def test_a_folder_of_many_files_is_named_with_some(tmp_path: Path) -> None:
+    for number in range(10, 1020):
+        (tmp_path / f"{number}.png").touch()
+    (tmp_path / "training").mkdir()
+    with pytest.raises(
+        KubetrainError, match=r"it has: training, 10\.png, 100\.png, .*, 1,003 more\); images must"
+    ) as refused:
+        list_images(tmp_path, "train")
+    assert len(str(refused.value)) < 300
+
+
+def test_a_class_of_the_test_images_alone_is_refused_before_the_training(tmp_path: Path) -> None:
+    image(tmp_path, "train/a/1.png")
+    assert source_of(TrainConfig(), tmp_path) is image_folder, "a training needs no test images"
+    image(tmp_path, "held_out/c/1.png")
+    with pytest.raises(KubetrainError, match="held_out has class 'c' that train/ does not have: add or remove it"):
+        source_of(TrainConfig(test_split="held_out"), tmp_path)
+    assert source_of(TrainConfig(test_split="held_out", data="tar_shards"), tmp_path) is tar_shards
 
 
 def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors() -> None:

@@ -19,6 +19,7 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_FILES = 2_000_000
 """With more images than this, tar shards are recommended."""
 MAX_KINDS = 8
+MAX_NAMES = 8
 log = logging.getLogger(__name__)
 
 
@@ -42,10 +43,9 @@ def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ..
     Raises:
         KubetrainError: if the training split has none.
     """
-    entries = _entries(data_dir, training_split)
-    if classes := tuple(sorted(entry.name for entry in entries if is_folder(entry))):
+    if classes := _classes(data_dir, training_split):
         return classes
-    there = _there(Counter(map(_kind, entries)))
+    there = _there(Counter(map(_kind, _entries(data_dir, training_split))))
     raise KubetrainError(f"{data_dir / training_split} has no folders of classes{there}: {LAYOUT}")
 
 
@@ -57,11 +57,7 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
             has a class that the training split does not have.
     """
     classes, entries = list_classes(data_dir, training_split), _entries(data_dir, split)
-    unknown = sorted({entry.name for entry in entries if is_folder(entry)} - set(classes))
-    if unknown:
-        raise KubetrainError(
-            f"{data_dir / split} has class '{unknown[0]}' that {training_split}/ does not have: add or remove it"
-        )
+    check_classes(data_dir, split, training_split)
     names, labels, left_out = list[list[str]](), array("i"), Counter(map(_kind, filterfalse(is_folder, entries)))
     for label, name in enumerate(classes):
         images, others = _scan(data_dir / split / name)
@@ -77,6 +73,17 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
     return ImageFolder(classes=classes, paths=paths, labels=labels, notes=notes)
 
 
+def check_classes(data_dir: Path, split: str, training_split: str = "train") -> None:
+    """
+    Raises:
+        KubetrainError: if the split has a class that the training split does not have.
+    """
+    if unknown := {*_classes(data_dir, split)}.difference(list_classes(data_dir, training_split)):
+        raise KubetrainError(
+            f"{data_dir / split} has class '{min(unknown)}' that {training_split}/ does not have: add or remove it"
+        )
+
+
 def log_notes(samples: Any) -> None:
     """Log what users should know about these samples, which may be those of a custom task."""
     for note in getattr(samples, "notes", ()):
@@ -90,11 +97,22 @@ def no_images(folder: Path, left_out: Mapping[str, int] = MappingProxyType({})) 
 
 
 def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
-    present = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else ""
+    present = _some_names(data_dir) if data_dir.is_dir() else ""
     return KubetrainError(
         f"the dataset has no folder '{split}' (it has: {present or 'nothing'}); {layout}, "
         "and validation_split and test_split name the folders to use"
     )
+
+
+def _some_names(folder: Path) -> str:
+    """Return the names in the folder, but no more than tell what it is: it may have a file for each image."""
+    entries = sorted(os.scandir(folder), key=lambda entry: (not is_folder(entry), entry.name))
+    more = [f"{len(entries) - MAX_NAMES:,} more"] if len(entries) > MAX_NAMES else []
+    return ", ".join([*(entry.name for entry in entries[:MAX_NAMES]), *more])
+
+
+def _classes(data_dir: Path, split: str) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in _entries(data_dir, split) if is_folder(entry)))
 
 
 def _entries(data_dir: Path, split: str) -> list[os.DirEntry[str]]:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.jpeg_decoder import decodes_on_gpu
+from kubetrain_trainer.stored_images import source_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ImageData:
 def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
     if config.data == "synthetic":
         return synthetic_data(config)
-    source = tar_shards if config.data == "tar_shards" else image_folder
+    source = source_of(config, data_dir)
     stored = partial(source.list_images, data_dir)
     return ImageData(
         source.list_classes(data_dir),

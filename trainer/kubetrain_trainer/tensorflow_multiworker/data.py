@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.stored_images import source_of
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import AugmentedImages
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
 
@@ -27,7 +27,7 @@ class ImageData:
 def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
     if config.data == "synthetic":
         return synthetic_data(config)
-    source = tar_shards if config.data == "tar_shards" else image_folder
+    source = source_of(config, data_dir)
     stored = partial(source.list_images, data_dir)
     return ImageData(
         source.list_classes(data_dir),
