@@ -72,7 +72,9 @@ SHARDED_GRAPHS = "compile_mode=reduce-overhead needs sharding=none, under which 
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"learning_rate": 0}, "learning_rate must be above 0, not 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be a number, not nan"),
-        ({"momentum": 1.5}, "momentum must be at most 1, not 1.5"),
+        ({"momentum": 1}, "momentum must be at most 0.999999, not 1"),
+        ({"mixup": -0.1}, "mixup must be at least 0, or -1, not -0.1"),
+        ({"freeze": ","}, "freeze is ',', which names nothing: give names of layers, or leave it out"),
         ({"seed": 2**32}, "seed must be at most 4294967295, not 4294967296"),
         ({"resume_from": "../other"}, "resume_from must be the id of another run, not the path '../other'"),
         ({"resume_from": ".."}, "resume_from must be the id of another run, not the path '..'"),
@@ -122,8 +124,10 @@ def test_of_another_metric_the_mode_must_be_set(metric: str) -> None:
 def test_the_metric_must_be_one_that_the_task_measures() -> None:
     TrainConfig(metric="loss").check_metric(["accuracy"])
     TrainConfig(metric="f1", select_checkpoint="last").check_metric(["accuracy"])
-    with pytest.raises(InvalidSetting, match="metric cannot be 'acuracy': did you mean 'accuracy'"):
+    with pytest.raises(InvalidSetting, match=r"metric cannot be 'acuracy', .*: did you mean 'accuracy'"):
         TrainConfig(metric="acuracy", metric_mode="max").check_metric(["accuracy"])
+    with pytest.raises(InvalidSetting, match=r"metric cannot be 'accuracy', .*: set metric=loss, or add it to the"):
+        TrainConfig().check_metric([])
 
 
 def test_tensorflow_exchanges_gradients_as_they_are_computed() -> None:

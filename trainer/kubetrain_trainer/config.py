@@ -22,6 +22,7 @@ CHANGEABLE = (
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
 """metric_mode=auto, by the ending of the metric's name."""
+OTHER_METRIC = "set metric=loss, or add it to the metrics of the Task"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class TrainConfig(DataSettings):
     )
     step_epochs: float = setting(0.0, "schedule=step: epochs between drops; 0: a third of the training", minimum=0)
     step_factor: float = setting(0.1, "schedule=step: factor of the learning rate at each drop", above=0, maximum=1)
-    momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
+    momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=0.999999)
     nesterov: bool = setting(False, "whether sgd uses Nesterov momentum")
     beta1: float = setting(0.9, "adamw: decay of the average of gradients", minimum=0, maximum=0.999999)
     beta2: float = setting(0.999, "adamw: decay of the average of their squares", minimum=0, maximum=0.999999)
@@ -324,4 +325,5 @@ class TrainConfig(DataSettings):
         """
         names = ["loss", *measured]
         if self.select_checkpoint == "best" and self.metric not in names:
-            raise InvalidSetting(f"metric cannot be '{self.metric}': {did_you_mean(self.metric, names)}")
+            remedy = did_you_mean(self.metric, names) if "metric" in self.changed_settings() else OTHER_METRIC
+            raise InvalidSetting(f"metric cannot be '{self.metric}', which the task does not measure: {remedy}")

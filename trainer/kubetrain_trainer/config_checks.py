@@ -7,6 +7,7 @@ from typing import Any
 
 from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.layers import patterns_in
 from kubetrain_trainer.mlflow_address import address_problem
 
 OF_PYTORCH = (
@@ -87,6 +88,9 @@ def _of_images(config: Config) -> Iterator[str]:
         )
     if 0 <= config.crop_area < SMALLEST_CROP:
         yield f"crop_area must be at least {SMALLEST_CROP}, or -1, not {config.crop_area}"
+    for name in PARTS:
+        if -1 < (value := getattr(config, name)) < 0:
+            yield f"{name} must be at least 0, or -1, not {value:g}"
     for name in ("batch_size", "global_batch_size"):
         if config.augmentation.mixes and getattr(config, name) % 2:
             yield f"{name} must be even, not {getattr(config, name)}, because mixup and cutmix mix two images each"
@@ -122,6 +126,8 @@ def _of_steps(config: Config) -> Iterator[str]:
 def _of_the_start(config: Config) -> Iterator[str]:
     if config.initial_weights and config.resume_from:
         yield "resume_from starts with the other run's weights: leave out initial_weights"
+    if config.freeze and not patterns_in(config.freeze):
+        yield f"freeze is '{config.freeze}', which names nothing: give names of layers, or leave it out"
     place = PurePosixPath(config.initial_weights)
     if place.is_absolute() or ".." in place.parts:
         yield (
