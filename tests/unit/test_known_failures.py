@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer.durable_files import append, with_filename
-from kubetrain_trainer.failures import annotating_errors, explain
+from kubetrain_trainer.failures import annotating_errors, explain, is_mistake, own_line
 
 
 def test_out_of_memory_says_what_was_being_done() -> None:
@@ -138,3 +138,29 @@ def test_a_program_ends_with_the_explanation(raised: str, last_line: str, has_tr
     assert ended.returncode == 1
     assert ended.stdout.splitlines()[-1].startswith(last_line)
     assert ("Traceback" in ended.stderr) == has_traceback
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "again"),
+    [
+        (TypeError("loss() takes 1 positional argument"), "at the start, with batch_size=8", True),
+        (AttributeError("no attribute 'lables'"), "in the first step, with batch_size=8", True),
+        (AttributeError("no attribute 'read'"), "in step 2, with batch_size=8", False),
+        (RuntimeError("Connection reset by peer"), "at the start, with batch_size=8", False),
+        (TypeError("in a script of your own, at any time"), "", False),
+    ],
+)
+def test_a_mistake_in_a_program_before_its_first_step_would_be_made_again(
+    error: Exception, where: str, again: bool
+) -> None:
+    if where:
+        error.add_note(where)
+    assert is_mistake(error) is again
+
+
+def test_the_own_line_that_failed_is_named() -> None:
+    try:
+        Path(None)  # type: ignore[arg-type]
+    except TypeError as error:
+        assert own_line(error).startswith(" (test_known_failures.py, line ")
+    assert own_line(TypeError("never raised")) == ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from kubetrain_trainer.code_folder import enter_code_folder
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.failures import explain
+from kubetrain_trainer.failures import explain, is_mistake, own_line
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm
 from kubetrain_trainer.termination import (
     act_before_end,
@@ -67,7 +67,7 @@ def run(program: Callable[[], None]) -> None:
             log.info(message)
             _fail(str(known), curable=known.is_curable)
         traceback.print_exc()
-        _fail(message, curable=True)
+        _fail(message + own_line(error), curable=not is_mistake(error))
     else:
         return
     end_process(EXIT_CODE)  # outside the handler, because there the error keeps the training's objects alive

@@ -3,9 +3,11 @@
 import contextlib
 import errno
 import os
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from kubetrain_trainer.errors import KubetrainError
 
@@ -33,6 +35,11 @@ class KnownFailure:
     sentence: str
     kind: type[KubetrainError] = KubetrainError
 
+
+MISTAKES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError)
+"""Errors of a program that would fail in the same way again, if it fails before it has taken a step."""
+AT_THE_START, FIRST_STEP = "at the start", "the first step"
+LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), str(Path(__file__).parent))
 
 KNOWN_FAILURES = (
     KnownFailure(
@@ -126,12 +133,24 @@ def annotating_errors(where: Callable[[], str]) -> Iterator[None]:
 def explain(error: Exception) -> KubetrainError | None:
     """Return a known error with its explanation, or None if the error is unknown."""
     notes = getattr(error, "__notes__", [])
-    where = notes[0] if notes else "at the start"
+    where = notes[0] if notes else AT_THE_START
     text = _text(error)
     for known in KNOWN_FAILURES:
         if any(pattern in text for pattern in known.patterns):
             return known.kind(known.sentence.format(where=where))
     return _explain_storage(error)
+
+
+def is_mistake(error: Exception) -> bool:
+    notes = getattr(error, "__notes__", [""])
+    return isinstance(error, MISTAKES) and notes[0].startswith((AT_THE_START, f"in {FIRST_STEP}"))
+
+
+def own_line(error: Exception) -> str:
+    """Return the line of your own code that failed, such as " (task.py, line 12)"; empty if it was in a library's."""
+    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    own = [each for each in lines if not each[0].startswith("<") and not any(part in each[0] for part in LIBRARIES)]
+    return f" ({Path(own[-1][0]).name}, line {own[-1][1]})" if own else ""
 
 
 def _text(error: Exception) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.failures import FIRST_STEP
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.stack_sample import StackSample, sample_stack
 from kubetrain_trainer.termination import end_process, report_failure
@@ -31,7 +32,7 @@ class Watchdog:
     """A context manager that ends the process if the next call of beat() does not come in time."""
 
     def __init__(self, config: TrainConfig, role: ProcessRole, *, on_gpu: bool = False) -> None:
-        self.doing = "the first step"
+        self.doing = FIRST_STEP
         self._on_gpu = on_gpu
         self._rank = role.rank
         self._is_alone = role.world_size == 1

@@ -9,7 +9,7 @@ from kubetrain_trainer.checkpoint_layout import choose_checkpoint
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.failures import annotating_errors
+from kubetrain_trainer.failures import AT_THE_START, annotating_errors
 from kubetrain_trainer.lifecycle import AnyTraining
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole
@@ -41,7 +41,7 @@ def train_together(
     run_epochs: Callable[[ATraining], None],
 ) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
-    with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
+    with annotating_errors(lambda: f"{AT_THE_START}, with batch_size={arguments.config.batch_size}"):
         training = build_training(arguments, group)
     if group.role.is_chief:
         log.info(group.describe(arguments.config))
