@@ -17,6 +17,7 @@ from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import (
     JobFailed,
     PodsOnBadNodes,
+    cause_of,
     culprit_of,
     describe,
     has_lead_success,
@@ -94,7 +95,8 @@ class Following:
                 return Failure(describe(pod), pod=pod.name, avoid_nodes=to_avoid_after(state, pod))
         restarts = self._restarts.count(state, self._logs.progress)
         if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
-            return Failure(f"{describe(culprit)}; no restarts are left", pod=culprit.name)
+            # The restart over the limit may have begun already, so a count would be one too high.
+            return Failure(f"{cause_of(culprit)}; no restarts are left", pod=culprit.name)
         return None
 
     def _end(self, state: JobState, failure: Failure) -> JobState:

@@ -143,11 +143,15 @@ def _lead(job: Job, state: JobState) -> PodState | None:
 
 
 def describe(pod: PodState) -> str:
+    """Return why the pod's last container ended, and after how many restarts."""
+    restarts = "a restart" if pod.restarts == 1 else f"{pod.restarts} restarts"
+    return f"{cause_of(pod)} (after {restarts})" if pod.restarts else cause_of(pod)
+
+
+def cause_of(pod: PodState) -> str:
     """Return why the pod's last container ended, with the error that it reported, if any."""
     error = parse_termination_message(pod.last_words).get("error")
-    cause = f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
-    restarts = "a restart" if pod.restarts == 1 else f"{pod.restarts} restarts"
-    return f"{cause} (after {restarts})" if pod.restarts else cause
+    return f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
 
 
 def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:
