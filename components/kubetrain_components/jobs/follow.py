@@ -48,6 +48,10 @@ class JobNotOurs(KubetrainError):
     """The name belongs to a job that this launch must not touch."""
 
 
+class OtherSettings(JobNotOurs):
+    """The job of this run, which succeeded or still runs, has other settings."""
+
+
 def run_job(
     job: Job,
     backend: JobBackend,
@@ -210,7 +214,7 @@ def _check_is_ours(job: Job, found: JobState, *, any_spec: bool = False) -> None
     if run_id == job.identity.run_id and (any_spec or _has_spec(job, found)):
         return
     if run_id == job.identity.run_id:
-        raise JobNotOurs(
+        raise OtherSettings(
             f"job {found.handle.name} of run {run_id} already exists with other settings: start a new run with another "
             "ID, or delete that job and start again"
         )

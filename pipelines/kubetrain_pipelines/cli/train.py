@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.follow import OtherSettings
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
 from kubetrain_components.jobs.job_logs import important_lines, print_line
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
@@ -39,6 +40,7 @@ from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.training_output import TrainingOutput
 
 PIPELINE = "train"
 VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")
@@ -80,11 +82,34 @@ def train_and_show(options: TrainOptions) -> None:
     with interrupted_by_sigterm(), _code_here(options, code), _backend(options, training) as backend:
         training = with_launcher(training, backend) if options.cluster else training
         on_line = important_lines(training.to_job().lead, print_line) if options.quiet else print_line
-        result = launch_training(training, backend, on_line, follow_all=options.follow_all)
+        with nullcontext() if options.cluster else _saying_how_to_go_on(training):
+            result = launch_training(training, backend, on_line, follow_all=options.follow_all)
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")
     print_time(TrainingTime.from_json(result["time"]))
+
+
+@contextmanager
+def _saying_how_to_go_on(training: TrainingJob) -> Iterator[None]:
+    """Replace the advice to delete the job of a run with other settings: here, the run's output forbids them too."""
+    try:
+        yield
+    except OtherSettings:
+        changed = _changed_settings(training)
+        raise OtherSettings(
+            f"run {training.run_id} has other settings{changed and f' (different: {changed})'}: start it under another "
+            f"--run-id, with --set resume_from={training.run_id} to go on from its checkpoints"
+        ) from None
+
+
+def _changed_settings(training: TrainingJob) -> str:
+    """Return the names of the training settings that differ; empty if only options such as --workers do."""
+    try:
+        before = TrainingOutput(training.output_dir).train_config().to_dict()
+    except KubetrainError:
+        return ""
+    return ", ".join(name for name, value in training.config.to_dict().items() if value != before[name])
 
 
 def print_time(time: TrainingTime) -> None:

@@ -1,0 +1,61 @@
+"""`kubetrain train` on this machine: what it says about runs that it has trained before, and about its arguments."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.follow import OtherSettings
+from kubetrain_components.jobs.job_state import JobHandle, Phase
+from kubetrain_components.jobs.local.record import LocalRecord, status_of
+from kubetrain_pipelines.cli.train import TrainOptions, train_and_show, training_of
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.training_output import TrainingOutput
+
+OPTIONS = TrainOptions(
+    framework="pytorch",
+    data="",
+    output="",
+    run_id="b",
+    workers=1,
+    min_workers=0,
+    max_workers=0,
+    processes_per_worker=0,
+    launcher="auto",
+    max_restarts=None,
+    pairs=(),
+)
+
+
+def options(output: Path, *pairs: str, **others: Any) -> TrainOptions:
+    return replace(OPTIONS, output=str(output), pairs=("data=synthetic", *pairs), **others)
+
+
+def finish(done: TrainOptions) -> None:
+    """Leave what a training of these options leaves when it has succeeded."""
+    training = training_of(done, None)
+    job = training.to_job()
+    record = LocalRecord(training.output_dir.parent / ".jobs" / job.identity.name)
+    record.path.parent.mkdir()
+    record.create(job, JobHandle(kind=job.kind, name=job.identity.name, uid="1"))
+    pods = [replace(pod, phase=Phase.SUCCEEDED, exit_code=0) for pod in job.pods()]
+    record.write_state(status_of(Phase.SUCCEEDED, pods))
+    TrainingOutput(training.output_dir).begin("pytorch", TrainConfig.from_dict(training.config.to_dict()), "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pairs": ("data=synthetic", "epochs=3")}, "run b has other settings (different: epochs): start it under"),
+        ({"workers": 2}, "run b has other settings: start it under another --run-id, with --set resume_from=b to go"),
+    ],
+)
+def test_a_run_with_other_settings_is_continued_under_another_id(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    finish(options(tmp_path, "epochs=2"))
+    with pytest.raises(OtherSettings) as refused:
+        train_and_show(replace(options(tmp_path, "epochs=2"), **changes))
+    assert says in str(refused.value)
+    assert "delete" not in str(refused.value)
