@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -66,6 +67,25 @@ def test_a_second_ctrl_c_loses_no_report(workspace: Path, digits: Path, seconds:
     assert run_json(workspace)["status"] == "stopped"
     assert "Stopped in launch_training" in (workspace / "report.html").read_text()
     assert processes_of(workspace) == []
+
+
+def test_a_stopped_training_is_resumed_with_the_printed_setting(workspace: Path, digits: Path) -> None:
+    run = start(*run_arguments(workspace, digits), "--set", "workers=1", "--set", "epochs=1000")
+    read_until(run, "launch_training: step")
+    output = interrupt(run).output
+    setting = re.search(
+        r"the training saved a checkpoint: (--set resume_from=\S+) goes on from it\n+stopped\n$", output
+    )
+    assert setting, output
+    resumed = start(
+        *run_arguments(workspace, digits), "--set", "workers=1", "--set", "epochs=1000", *setting[1].split()
+    )
+    read_until(resumed, "launch_training: step")
+    interrupt(resumed)
+    first = json.loads(
+        (workspace / "output" / run_json(workspace)["run_id"] / "metrics.jsonl").read_text().split("\n")[0]
+    )
+    assert first["step"] > 0, first
 
 
 def test_the_next_run_succeeds(workspace: Path, digits: Path) -> None:

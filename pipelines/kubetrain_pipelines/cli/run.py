@@ -1,18 +1,41 @@
 """`kubetrain run`: a local run with its progress, and a summary at the end."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
 from rich.console import Console
 
+from kubetrain_components.run.stages import TRAIN
+from kubetrain_pipelines.local_run.read_run import read_run
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_summary
+from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
+from kubetrain_trainer.errors import KubetrainError
 
 
 def run_and_show(
     pipeline: str, workspace: Path, pairs: Iterable[str], params: Path | None, code: Path | None = None
 ) -> int:
     """Run the pipeline, show its progress and a summary, and return the exit code."""
-    record = run_requested(pipeline, workspace, pairs, params, code)
+    started = time.time()
+    try:
+        record = run_requested(pipeline, workspace, pairs, params, code)
+    except KeyboardInterrupt:
+        if run_id := stopped_with_checkpoint(workspace, started):
+            click.echo(f"the training saved a checkpoint: --set resume_from={run_id} goes on from it", err=True)
+        raise
     print_summary(Console(), record)
     return 0 if record.status == "succeeded" else 1
+
+
+def stopped_with_checkpoint(workspace: Path, since: float) -> str:
+    """Return the ID of the run that began since then if its training was stopped after a checkpoint, or ""."""
+    try:
+        record = read_run(workspace)
+    except (KubetrainError, OSError):  # it was stopped before it had a record
+        return ""
+    if record.started < since or record.has_finished(TRAIN) or not record.output:
+        return ""
+    return record.run_id if resumable_checkpoints(record.output.checkpoints) else ""
