@@ -127,7 +127,7 @@ class TestTrain:
         [
             (["--framework", "pytorhc"], 2, "unknown framework 'pytorhc': did you mean 'pytorch'?"),
             (["--set", "epochs=0"], 2, "epochs must be at least 1"),
-            (["--set", "workers=3"], 2, "unknown setting 'workers'"),
+            (["--set", "workers=3"], 2, "workers is an option of this command: use --workers"),
             (["--framework", "tensorflow", "--processes-per-worker", "2"], 2, "uses every GPU of its pod"),
             (["--run-id", "../../escape"], 2, "run_id '../../escape' cannot name a folder"),
             ([], 1, "/no/such/folder is not a directory"),
@@ -226,6 +226,7 @@ class TestTrain:
             (("--framework", "jax", "--cluster", "--processes-per-worker", "2", "--", "x"), "trainers and mpi"),
             (("--framework", "jax", "--cluster", "--launcher", "x", "--", "x"), "launcher is 'x': use one of auto"),
             (("--framework", "jax", "--cluster", "--set", "epochs=3", "--", "x"), "unknown setting 'epochs'"),
+            (("--framework", "jax", "--cluster", "--set", "workers=3", "--", "x"), "use --workers"),
             (("--framework", "jax", "--cluster", "--run-id", "../x", "--", "x"), "--run-id '../x'"),
             (("--framework", "bogus", "--", "x"), "unknown framework 'bogus'"),
             (("--framework", "jax", "python", "train.py", "--cluster"), "runs only on a cluster"),

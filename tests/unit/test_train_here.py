@@ -1,5 +1,6 @@
 """`kubetrain train` on this machine: what it says about runs that it has trained before, and about its arguments."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from kubetrain_components.jobs.job_state import JobHandle, Phase
 from kubetrain_components.jobs.local.record import LocalRecord, status_of
 from kubetrain_pipelines.cli.train import TrainOptions, train_and_show, training_of
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.training_output import TrainingOutput
 
 OPTIONS = TrainOptions(
@@ -59,3 +61,33 @@ def test_a_run_with_other_settings_is_continued_under_another_id(
         train_and_show(replace(options(tmp_path, "epochs=2"), **changes))
     assert says in str(refused.value)
     assert "delete" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("workers=2", "workers is an option of this command: use --workers"),
+        ("launcher=job", "launcher is an option of this command: use --launcher"),
+        ("dataset_uri=x", "dataset_uri is an option of this command: use --data"),
+        ("max_restarts=2", "max_restarts is an option of this command: use --max-restarts"),
+        ("gpus=1", "gpus applies only to a job on a cluster: add --cluster, or leave it out"),
+        ("memory=4Gi", "memory applies only to a job on a cluster: add --cluster, or leave it out"),
+        ("gate=loss<1", "gate applies only to runs of a pipeline: use `kubetrain run` or `kubetrain submit`"),
+        ("staging_size=1Gi", "staging_size applies only to runs of a pipeline: use `kubetrain run` or"),
+        ("epoch=2", "unknown setting 'epoch': did you mean 'epochs'?"),
+    ],
+)
+def test_a_setting_of_other_commands_is_refused_with_what_to_use(pair: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(says)):
+        training_of(options(tmp_path, pair), None)
+
+
+def test_on_a_cluster_the_settings_of_jobs_apply(tmp_path: Path) -> None:
+    on_cluster = options(Path("models"), "gpus=2", "max_restarts=1", "model_uri=s3://b/m", cluster=True)
+    with pytest.raises(InvalidSetting, match="model_uri"):  # is accepted, but only for code
+        training_of(on_cluster, None)
+    (tmp_path / "params.json").write_text('{"staging_claim": "data"}')
+    with pytest.raises(InvalidSetting, match="staging_claim applies only to runs of a pipeline"):
+        training_of(replace(on_cluster, params=tmp_path / "params.json"), None)
+    training = training_of(options(Path("models"), "gpus=2", "max_restarts=1", cluster=True), None)
+    assert (training.placement.gpus, training.placement.max_restarts) == (2, 1)

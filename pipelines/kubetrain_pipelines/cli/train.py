@@ -34,6 +34,7 @@ from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli import train_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
+from kubetrain_pipelines.cli.train_settings import check_settings
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
@@ -130,7 +131,9 @@ def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
         InvalidSetting: if an option or setting is invalid.
     """
     pairs = [*options.pairs, *bring_code.as_pairs(code)]
-    settings = parse_parameters(_declared(options), pairs, options.params)
+    declared = _declared(options)
+    check_settings(declared, options.pairs, options.params, cluster=options.cluster)
+    settings = parse_parameters(declared, pairs, options.params)
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
     if code:

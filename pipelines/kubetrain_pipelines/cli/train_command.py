@@ -21,6 +21,7 @@ from kubetrain_pipelines.cli.train import (
     print_time,
     run_id_of,
 )
+from kubetrain_pipelines.cli.train_settings import check_settings
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.errors import InvalidSetting
@@ -55,6 +56,7 @@ def command_job_of(options: TrainOptions) -> CommandJob:
     if options.run_id:
         check_run_id("--run-id", options.run_id)
     declared = [each for each in PARAMETERS if each.name == "placement"]
+    check_settings(declared, options.pairs, options.params, cluster=options.cluster)
     dataset = dataset_on_pvc(options)
     return CommandJob(
         framework=options.framework,
