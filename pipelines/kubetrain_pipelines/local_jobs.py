@@ -15,6 +15,10 @@ RECORD_SCHEMA = "kubetrain/run/v1"
 JOB, TRAIN_JOBS = "job.json", ".jobs"
 
 
+class JobGone(InvalidSetting):
+    """A run's output has no job any more: the job of a training that is stopped is deleted."""
+
+
 def read_record(workspace: Path) -> dict[str, Any]:
     """
     Raises:
@@ -36,7 +40,7 @@ def jobs_in(path: Path) -> list[Path]:
         No folders if the path is none of these.
 
     Raises:
-        InvalidSetting: if the jobs of the run's output are gone.
+        JobGone: if the jobs of the run's output are gone.
     """
     if (path / JOB).is_file():
         return [path]
@@ -55,9 +59,7 @@ def jobs_of_run(folder: Path, run_id: str) -> list[Path]:
 
 def _jobs_left(folder: Path, run_id: str) -> list[Path]:
     if not (jobs := jobs_of_run(folder, run_id)):
-        raise InvalidSetting(
-            f"{folder} no longer has the job of run {run_id}: `kubetrain diagnose` also reads log files"
-        )
+        raise JobGone(f"{folder} no longer has the job of run {run_id}: `kubetrain diagnose` also reads log files")
     return jobs
 
 

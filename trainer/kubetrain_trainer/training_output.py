@@ -83,7 +83,7 @@ class TrainingOutput:
         self.path.mkdir(parents=True, exist_ok=True)
         origin = {"framework": framework, "dataset_digest": dataset_digest}
         settings = {"config": config.to_dict()}
-        if not (self.path / "config.json").exists():
+        if not self.has_begun():
             self._record({"schema": CONFIG_SCHEMA, "created": utc_now(), **origin, **settings})
             return
         before = {**self.read_config(), **self.train_config().to_dict()}
@@ -96,6 +96,9 @@ class TrainingOutput:
         if changed and not self.is_finished():  # else the record says what it was trained with
             log.info("changed since this run began: %s", ", ".join(changed))
             self._record({**self.read_config(), **settings})
+
+    def has_begun(self) -> bool:
+        return (self.path / "config.json").exists()
 
     def withdraw(self) -> None:
         """Forget a run that has not trained, so that other settings may use its ID."""

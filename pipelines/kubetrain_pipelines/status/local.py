@@ -12,12 +12,14 @@ from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.stage_state import StageState
-from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run
+from kubetrain_pipelines.local_jobs import RECORD, JobGone, jobs_in, jobs_of_run
 from kubetrain_pipelines.local_run.read_run import KILLED, UNKNOWN, read_run
 from kubetrain_pipelines.local_run.record import StageRecord
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.some_of import some_of
+from kubetrain_trainer.training_output import TrainingOutput
 
 STATES = {
     "running": RunState.RUNNING,
@@ -37,10 +39,17 @@ def read_local(path: Path) -> Snapshot:
 
     Raises:
         InvalidSetting: if the path is neither, or its jobs are gone.
+        KubetrainError: if it is the output of a run without a job; the error says what the run has written.
     """
     if (path / RECORD).is_file():
         return _read_workspace(path)
-    if not (jobs := [*_jobs(jobs_in(path))]):
+    try:
+        folders = jobs_in(path)
+    except JobGone:
+        if TrainingOutput(path).has_begun():
+            raise KubetrainError(_output_without_job(TrainingOutput(path.resolve()))) from None
+        raise
+    if not (jobs := [*_jobs(folders)]):
         raise InvalidSetting(_without_job(path))
     return Snapshot(jobs=jobs)
 
@@ -52,6 +61,20 @@ def _without_job(path: Path) -> str:
     return (
         f"{path} has no job any more, but checkpoints of {some_of(stopped)}: `kubetrain train` with the same --output "
         "and --run-id resumes a training"
+    )
+
+
+def _output_without_job(output: TrainingOutput) -> str:
+    """Return what a run has written whose job is gone, and how to continue it."""
+    run_id = output.path.name
+    if output.is_finished():
+        return f"run {run_id} has finished, and its job was deleted: its model is in {output.export}"
+    saved = resumable_checkpoints(output.checkpoints)
+    kept = f"its newest checkpoint is of step {saved[-1].step}" if saved else "it has no checkpoint"
+    continues = "resumes it there" if saved else "starts it again"
+    return (
+        f"run {run_id} was stopped, and {kept}: `kubetrain train` with the same settings, --output and "
+        f"--run-id {run_id} {continues}"
     )
 
 
