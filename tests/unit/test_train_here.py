@@ -10,6 +10,8 @@ import pytest
 from kubetrain_components.jobs.follow import OtherSettings
 from kubetrain_components.jobs.job_state import JobHandle, Phase
 from kubetrain_components.jobs.local.record import LocalRecord, status_of
+from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.train import TrainOptions, train_and_show, training_of
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
@@ -91,3 +93,19 @@ def test_on_a_cluster_the_settings_of_jobs_apply(tmp_path: Path) -> None:
         training_of(replace(on_cluster, params=tmp_path / "params.json"), None)
     training = training_of(options(Path("models"), "gpus=2", "max_restarts=1", cluster=True), None)
     assert (training.placement.gpus, training.placement.max_restarts) == (2, 1)
+
+
+def test_a_folder_of_dataset_versions_is_refused_with_the_newest_one(tmp_path: Path) -> None:
+    (tmp_path / "source" / "train").mkdir(parents=True)
+    (tmp_path / "source" / "train" / "a").write_text("a")
+    report = transfer_dataset(DirectoryStore(tmp_path / "source"), tmp_path / "synced")
+    version = tmp_path / "synced" / "versions" / report.digest
+    on_versions = replace(OPTIONS, data=str(tmp_path / "synced"), output=str(tmp_path / "runs"))
+    with pytest.raises(InvalidSetting, match=f"`kubetrain sync` wrote: pass one of them, .* {version}$"):
+        training_of(on_versions, None)
+    assert training_of(replace(on_versions, data=str(version)), None).dataset_digest == report.digest
+
+
+def test_the_uri_of_a_dataset_is_refused_with_the_command_that_downloads_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="--data is s3://b/flowers, but train reads folders: `kubetrain sync` "):
+        training_of(replace(OPTIONS, data="s3://b/flowers", output=str(tmp_path)), None)

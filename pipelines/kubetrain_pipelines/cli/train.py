@@ -30,7 +30,7 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.describe_time import account_of
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
 from kubetrain_components.run.training_time import TrainingTime
-from kubetrain_components.sync_dataset.publish import read_version
+from kubetrain_components.sync_dataset.publish import published_versions, read_version
 from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli import train_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
@@ -221,8 +221,8 @@ def _check(options: TrainOptions, config: TrainConfig) -> None:
 
 
 def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
-    if not options.data and training.config.data != "synthetic":
-        raise InvalidSetting("--data is missing: pass a dataset version or a folder, or set data=synthetic")
+    if training.config.data != "synthetic":
+        _check_names_folder(options.data)
     training = _with_dataset(training, Path(options.data).resolve())
     return replace(training, output_dir=Path(options.output).resolve() / training.run_id)
 
@@ -267,6 +267,21 @@ def _with_dataset(training: TrainingJob, folder: Path) -> TrainingJob:
         return replace(training, data_dir=folder)
     digest, files = str(version.header["digest"]), int(version.header["objects"])
     return replace(training, data_dir=version.data, dataset_digest=digest, dataset_files=files)
+
+
+def _check_names_folder(data: str) -> None:
+    if not data:
+        raise InvalidSetting("--data is missing: pass a dataset version or a folder, or set data=synthetic")
+    if "://" in data:
+        raise InvalidSetting(
+            f"--data is {data}, but train reads folders: `kubetrain sync` downloads a dataset, and prints the folder "
+            "of its version to pass here"
+        )
+    if versions := published_versions(Path(data).resolve()):
+        raise InvalidSetting(
+            f"--data is {data}, which holds the dataset versions that `kubetrain sync` wrote: pass one of them, such "
+            f"as the newest, {versions[0].path}"
+        )
 
 
 def _backend(options: TrainOptions, training: TrainingJob) -> AbstractContextManager[JobBackend]:
