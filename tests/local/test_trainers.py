@@ -99,10 +99,11 @@ def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(fin
     before = written(output / "first")
     again = kubetrain(*finished_run)
     assert again.exit_code == 0
+    assert "has already succeeded: its log follows" in again.output
     assert written(output / "first") == before, "nothing was trained"
     other = kubetrain(*finished_run, "--set", "epochs=4")
     assert other.exit_code == 1
-    assert "already exists" in other.output
+    assert "run first has other settings (different: epochs): start it under another --run-id" in other.output
 
 
 def written(output: Path) -> dict[Path, int]:

@@ -633,8 +633,8 @@ def test_a_success_of_a_batch_job_whose_report_is_gone_runs_again() -> None:
     with running(backend, again, attempt_of=transfer, on_line=lambda line: heard.append(line.text)) as outcome:
         backend.finish(again.identity.name, Phase.SUCCEEDED, exit_code=0, last_words=PROOF)
     assert lead_result(transfer, outcome[0])["step"] == 3
-    assert "its pod was deleted with what it reported" in heard[0]
-    assert "Reached expected number" not in heard[0], "the message of a success is not a cause"
+    assert any("its pod was deleted with what it reported" in text for text in heard)
+    assert not any("Reached expected number" in text for text in heard), "the message of a success is not a cause"
 
 
 @pytest.mark.parametrize("ends", [Phase.SUCCEEDED, Phase.FAILED])
@@ -826,6 +826,18 @@ class TestCreateOrAttach:
         self.existing(backend, job(script("changed"), script("worker")))
         with pytest.raises(JobNotOurs, match="with other settings"):
             create_or_attach(JOB, backend)
+
+    def test_a_job_that_has_succeeded_is_announced_before_its_log(self) -> None:
+        backend, lines = MemoryBackend(), list[LogLine]()
+        self.existing(backend, phase=Phase.SUCCEEDED)
+        create_or_attach(JOB, backend, lines.append)
+        assert [line.text for line in lines] == [f"job {NAME} has already succeeded: its log follows"]
+
+    def test_a_job_that_runs_is_followed_without_a_word(self) -> None:
+        backend, lines = MemoryBackend(), list[LogLine]()
+        self.existing(backend, phase=Phase.RUNNING)
+        create_or_attach(JOB, backend, lines.append)
+        assert lines == []
 
     @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING, Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED])
     def test_ours(self, phase: Phase) -> None:

@@ -33,7 +33,7 @@ from kubetrain_components.jobs.budgets import Budgets, Clock
 from kubetrain_components.jobs.following import Following
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine, is_large
-from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.restarts import step_of
 from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, PodsOnBadNodes, judge, lead_words
 from kubetrain_components.jobs.waiting import Waiting, have_pods_ended
@@ -200,6 +200,8 @@ def create_or_attach(
             nodes = merged(known, job.avoided_nodes)
             job = replace(job, identity=job.identity.next_attempt(), avoided_nodes=nodes)
         else:
+            if found.phase is Phase.SUCCEEDED:  # else its log looks like that of a new training
+                on_line(LogLine(job.lead, f"job {found.handle.name} has already succeeded: its log follows"))
             backend.adopt(found)
             return found.handle
 
