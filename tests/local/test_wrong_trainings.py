@@ -46,7 +46,8 @@ def build(config, data_dir):
         return values
     def steady(outputs, targets):
         return SHAPES[arguments.get("metric", "one each")](torch.ones_like(outputs))
-    return Task(model=nn.Linear(4, 6), data=Points, loss=loss, metrics={"accuracy": steady})
+    classes = tuple(arguments.get("classes", ""))
+    return Task(model=nn.Linear(4, 6), data=Points, loss=loss, metrics={"accuracy": steady}, classes=classes)
 """,
     "tensorflow": """
 import keras
@@ -82,7 +83,8 @@ def build(config, data_dir):
     def steady(outputs, targets):
         return SHAPES[arguments.get("metric", "one each")](tf.ones_like(outputs))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6)])
-    return Task(model=model, data=Points, loss=loss, metrics={"accuracy": steady})
+    classes = tuple(arguments.get("classes", ""))
+    return Task(model=model, data=Points, loss=loss, metrics={"accuracy": steady}, classes=classes)
 """,
 }
 TRAIN = """
@@ -112,6 +114,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "metric-of-tokens": {"model_args": {"metric": "one for each token"}},
     "mean-metric": {"model_args": {"metric": "one for the batch"}},
     "metric-without-shape": {"model_args": {"metric": "a number"}},
+    "too-few-classes": {"model_args": {"classes": "ab"}},
+    "too-many-classes": {"model_args": {"classes": "abcdefg"}},
     "nan-gradient": {"model_args": {"nan": "gradient"}, "clip_norm": 0, "checkpoint_every": 1},
     "nan-validation": {"model_args": {"nan": "validation"}},
     "lost-files": {"dataset_files": 10_000},
@@ -192,6 +196,14 @@ def test_a_wrong_shape_is_refused_with_the_remedy(
     assert re.search(refused, outcomes[name]), outcomes[name]
     assert 'reduction="none"' in outcomes[name]
     assert ".mean(1)" in outcomes[name]
+    assert saved_steps(folder, name) == []
+
+
+@pytest.mark.parametrize(("name", "classes"), [("too-few-classes", 2), ("too-many-classes", 7)])
+def test_another_number_of_classes_than_of_outputs_is_refused_at_the_first_validation(
+    name: str, classes: int, outcomes: dict[str, str], folder: Path
+) -> None:
+    assert f"outputs of a batch have shape (8, 6), but the Task names {classes} classes" in outcomes[name]
     assert saved_steps(folder, name) == []
 
 

@@ -13,6 +13,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.evaluation_record import (
     MAX_ROC_POINTS,
     ClassPredictions,
+    check_outputs,
     check_targets,
     classification_record,
     roc_curve,
@@ -191,6 +192,20 @@ def test_targets_may_be_columns_or_shares_of_classes() -> None:
         with pytest.raises(KubetrainError, match=r"a Task with classes needs \(batch,\), \(batch, 1\) or \(batch, 2\)"):
             check_targets(["cat", "dog"], targets)
         check_targets([], targets)
+
+
+def test_classes_without_a_name_are_refused() -> None:
+    check_outputs(["cat", "dog"], np.zeros((8, 2)))
+    check_outputs([], np.zeros(8))
+    for names, outputs in ((["cat"], np.zeros((8, 2))), (["cat", "dog"], np.zeros((8, 1)))):
+        with pytest.raises(KubetrainError, match=r"outputs of a batch have shape \(8, .\), but the Task names . class"):
+            check_outputs(names, outputs)
+    with pytest.raises(KubetrainError, match="a target is class 1, but the Task names 1 class, from 0 to 0"):
+        ClassPredictions(["cat"]).add([0, 1], [0, 0], [0.9, 0.9])
+    with pytest.raises(KubetrainError, match="a target is class -1, but the Task names 2 classes, from 0 to 1"):
+        ClassPredictions(["cat", "dog"]).add([-1], [0], [0.9])
+    with pytest.raises(KubetrainError, match="a prediction is class 2, but the Task names 2 classes"):
+        ClassPredictions(["cat", "dog"]).add([0], [2], [0.9])
 
 
 def test_the_roc_curve_equals_that_of_scikit_learn() -> None:

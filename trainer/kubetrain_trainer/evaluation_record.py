@@ -95,16 +95,44 @@ class ClassPredictions:
         """
         Args:
             truths: The classes, or lists of one class each, or of the share of each class.
+
+        Raises:
+            KubetrainError: if a class has no name.
         """
-        self._truths += map(_class_of, truths)
+        indices = [*map(_class_of, truths)]
+        self._check_named("target", indices)
+        self._check_named("prediction", predictions)
+        self._truths += indices
         self._predictions += predictions
         self._confidences += confidences
+
+    def _check_named(self, what: str, indices: Sequence[int]) -> None:
+        count = len(self._classes)
+        if unnamed := [index for index in indices if not 0 <= index < count]:
+            raise KubetrainError(
+                f"a {what} is class {unnamed[0]}, but the Task names {_classes(count)}, from 0 to {count - 1}: "
+                "name each class of the data in classes, in the order of their numbers"
+            )
 
     def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
         """Return the record of all predictions, or an empty one if the task has no classes."""
         if not self._classes:
             return {}
         return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
+
+
+def check_outputs(classes: Sequence[str], outputs: Any) -> None:
+    """Check that the outputs of a batch have a score for each class. It does not wait for a GPU.
+
+    Raises:
+        KubetrainError: if they do not.
+    """
+    shape, count = tuple(getattr(outputs, "shape", ())), len(classes)
+    if classes and not (len(shape) == 2 and shape[1] == count):
+        raise KubetrainError(
+            f"the outputs of a batch have shape {shape}, but the Task names {_classes(count)}, which needs (batch, "
+            f"{count}): name each class that the model scores in classes, or change the model's last layer"
+        )
 
 
 def check_targets(classes: Sequence[str], targets: Any) -> None:
@@ -119,6 +147,10 @@ def check_targets(classes: Sequence[str], targets: Any) -> None:
             f"the targets of a batch have shape {shape}, but a Task with classes needs (batch,), (batch, 1) or (batch, "
             f"{len(classes)}): change what data returns, or leave out classes"
         )
+
+
+def _classes(count: int) -> str:
+    return "1 class" if count == 1 else f"{count} classes"
 
 
 def _class_of(truth: Any) -> int:

@@ -8,7 +8,7 @@ from torch import nn
 
 from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import Measured, check_targets
+from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.sample_values import measure_samples
 
@@ -32,6 +32,7 @@ class Tally:
 
     @torch.no_grad()
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
+        check_outputs(self._classes, outputs)
         check_targets(self._classes, targets)
         values = [each.double() for each in measure_samples(self._measures, outputs, targets, samples)]
         count = torch.full((), samples, dtype=torch.float64, device=self._sums.device)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import Measured, check_targets
+from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
 from kubetrain_trainer.sample_values import measure_samples
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.task import Task
@@ -59,6 +59,7 @@ class Tally:
     def add(self, batches: Sequence[Predicted]) -> None:
         """Add a batch of each replica of this process. At the end of a split they may be fewer than the replicas."""
         for batch in batches:
+            check_outputs(self._classes, batch.outputs)
             check_targets(self._classes, batch.targets)
             self._sums += self._sums_of(batch)
         if self._metrics:
