@@ -81,6 +81,11 @@ def png(*, size: int, depth: int, color_type: int, bits: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + palette + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
+def own_build(parts: str) -> str:
+    task = f"Task(model=None, loss=print, {parts})"
+    return f"from kubetrain_trainer.pytorch_ddp.task import Task\ndef build(config, data_dir): return {task}"
+
+
 class TestPyTorch:
     def test_the_table_of_names_matches_the_library(self) -> None:
         import torchvision
@@ -417,6 +422,43 @@ class TestPyTorch:
         monkeypatch.syspath_prepend(str(tmp_path))
         with pytest.raises(InvalidSetting, match=r"'not_a_task:build' returned a int; it must return a Task of"):
             build_task(TrainConfig(model="not_a_task:build"), tmp_path)
+
+    @pytest.mark.parametrize(
+        ("build", "refused"),
+        [
+            (
+                "def build(config): ...",
+                r"must be a function build\(config, data_dir\) that returns a Task: too many pos",
+            ),
+            ("build = 3", r"must be a function build\(config, data_dir\) that returns a Task: 3 is not a callable"),
+            (own_build("data=[1]"), "data of the Task is a list: give a function, such as lambda split: …"),
+            (own_build("data='train'"), "data of the Task is a str: give a function"),
+            (own_build("data=list, sampler=range(8)"), "sampler of the Task is a range: give a function$"),
+        ],
+    )
+    def test_what_is_no_function_is_refused(
+        self, build: str, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from kubetrain_trainer.pytorch_ddp.task import build_task
+
+        (tmp_path / "no_function.py").write_text(build)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "no_function", raising=False)
+        with pytest.raises(InvalidSetting, match=refused):
+            build_task(TrainConfig(model="no_function:build"), tmp_path)
+
+    def test_samples_have_indices_or_are_read_in_sequence(self) -> None:
+        from kubetrain_trainer.pytorch_ddp.streams import is_stream
+
+        class WithoutLength:
+            def __getitem__(self, index: int) -> int:
+                return index
+
+        assert [is_stream(samples) for samples in ([1, 2], {1, 2})] == [False, True]
+        with pytest.raises(
+            KubetrainError, match=r"data returned a WithoutLength: return an object with len\(\) and \["
+        ):
+            is_stream(WithoutLength())
 
     def test_many_loaders_prepare_no_more_batches_than_the_shared_memory_holds(self) -> None:
         from kubetrain_trainer.pytorch_ddp.loading import batches_ahead

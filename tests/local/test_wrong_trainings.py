@@ -27,6 +27,11 @@ class Points:
     def __getitem__(self, index):
         return torch.sin(torch.arange(1.0, 5.0) * (index + 1)), torch.tensor(index if self.trains else -1)
 
+class Endless:
+    def __getitem__(self, index):
+        return torch.ones(4), torch.tensor(0)
+
+DATA = {"right": Points, "without length": lambda split: Endless(), "nothing": lambda split: None}
 SHAPES = {
     "one each": lambda values: values.mean(1),
     "a column": lambda values: values.mean(1, keepdim=True),
@@ -47,7 +52,8 @@ def build(config, data_dir):
     def steady(outputs, targets):
         return SHAPES[arguments.get("metric", "one each")](torch.ones_like(outputs))
     classes = tuple(arguments.get("classes", ""))
-    return Task(model=nn.Linear(4, 6), data=Points, loss=loss, metrics={"accuracy": steady}, classes=classes)
+    data = DATA[arguments.get("data", "right")]
+    return Task(model=nn.Linear(4, 6), data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
 """,
     "tensorflow": """
 import keras
@@ -63,6 +69,10 @@ class Points:
         number = tf.cast(index, tf.float32)
         return tf.sin(tf.range(1.0, 5.0) * (number + 1)), index if self.trains else tf.constant(-1, index.dtype)
 
+def as_for_keras(split):
+    return tf.data.Dataset.from_tensor_slices((tf.ones((64, 4)), tf.zeros(64, tf.int64))).batch(8)
+
+DATA = {"right": Points, "without length": as_for_keras, "nothing": lambda split: None}
 SHAPES = {
     "one each": lambda values: tf.reduce_mean(values, 1),
     "a column": lambda values: tf.reduce_mean(values, 1, keepdims=True),
@@ -84,7 +94,8 @@ def build(config, data_dir):
         return SHAPES[arguments.get("metric", "one each")](tf.ones_like(outputs))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6)])
     classes = tuple(arguments.get("classes", ""))
-    return Task(model=model, data=Points, loss=loss, metrics={"accuracy": steady}, classes=classes)
+    data = DATA[arguments.get("data", "right")]
+    return Task(model=model, data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
 """,
 }
 TRAIN = """
@@ -114,6 +125,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "metric-of-tokens": {"model_args": {"metric": "one for each token"}},
     "mean-metric": {"model_args": {"metric": "one for the batch"}},
     "metric-without-shape": {"model_args": {"metric": "a number"}},
+    "data-without-length": {"model_args": {"data": "without length"}},
+    "data-of-nothing": {"model_args": {"data": "nothing"}},
     "too-few-classes": {"model_args": {"classes": "ab"}},
     "too-many-classes": {"model_args": {"classes": "abcdefg"}},
     "nan-gradient": {"model_args": {"nan": "gradient"}, "clip_norm": 0, "checkpoint_every": 1},
@@ -197,6 +210,13 @@ def test_a_wrong_shape_is_refused_with_the_remedy(
     assert 'reduction="none"' in outcomes[name]
     assert ".mean(1)" in outcomes[name]
     assert saved_steps(folder, name) == []
+
+
+def test_data_without_indices_is_refused_with_what_it_must_be(framework: str, outcomes: dict[str, str]) -> None:
+    kind, way = {"pytorch": ("Endless", "[index]"), "tensorflow": ("tf.data.Dataset", "load(index)")}[framework]
+    for name, returned in (("data-without-length", kind), ("data-of-nothing", "NoneType")):
+        assert outcomes[name].startswith(f"KubetrainError: data returned a {returned}"), outcomes[name]
+        assert f"return an object with len() and {way}" in outcomes[name]
 
 
 @pytest.mark.parametrize(("name", "classes"), [("too-few-classes", 2), ("too-many-classes", 7)])

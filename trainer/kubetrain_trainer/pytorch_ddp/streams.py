@@ -41,7 +41,8 @@ def is_stream(samples: Any) -> bool:
         KubetrainError: if nothing yields them either.
     """
     # torch's IterableDataset inherits an [index] that raises NotImplementedError.
-    if hasattr(samples, "__getitem__") and not isinstance(samples, IterableDataset):
+    has_indices = hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
+    if has_indices and not isinstance(samples, IterableDataset):
         return False
     if not hasattr(samples, "__iter__"):
         raise KubetrainError(

@@ -12,9 +12,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, is_import_path
+from kubetrain_trainer.own_task import build_own_task
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from kubetrain_trainer.pytorch_ddp.image_batches import mixed_batch
 from kubetrain_trainer.pytorch_ddp.model import build_model
@@ -100,9 +99,7 @@ def build_task(config: TrainConfig, data_dir: Path) -> Task:
     check_model("pytorch", config.model)
     if not is_import_path(config.model):
         return _classify_images(config, data_dir)
-    task = load_function(config.model)(config, data_dir)
-    if not isinstance(task, Task):
-        raise InvalidSetting(f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {__name__}")
+    task: Task = build_own_task(config, data_dir, Task)
     return task
 
 

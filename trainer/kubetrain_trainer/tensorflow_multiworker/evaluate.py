@@ -26,7 +26,7 @@ from kubetrain_trainer.sample_keys import batches_of
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
-from kubetrain_trainer.tensorflow_multiworker.loading import load, preparation
+from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, load, preparation
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
@@ -63,6 +63,7 @@ def measure_published(data_dir: Path, group: Group, model: ModelFolder, config: 
 
 
 def measure(task: Task, samples: Any, config: TrainConfig, group: Group) -> tuple[Tally, ClassPredictions]:
+    check_samples(samples)
     tally, predicted = new_tally(task, samples, config, group), ClassPredictions(task.classes)
     for batches in predictions(task, samples, range(len(samples)), config, group):
         tally.add(batches)

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.allocator import keep_freed_memory
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.sample_keys import Key
 from kubetrain_trainer.shard_groups import ShardGroups
@@ -28,6 +29,24 @@ def keep_memory() -> None:
     """Keep freed memory. The first dataset of a Python generator undoes that setting, so it is made before."""
     list(tf.data.Dataset.from_generator(list, output_signature=INDICES))
     keep_freed_memory()
+
+
+def check_samples(samples: Any) -> None:
+    """Check that the samples of a split have indices.
+
+    Raises:
+        KubetrainError: if they do not.
+    """
+    if isinstance(samples, tf.data.Dataset):  # it has a load() too, which reads a file
+        raise KubetrainError(
+            "data returned a tf.data.Dataset, whose samples have no indices: return an object with len() and "
+            "load(index) instead, and let load() do what the dataset's map() does"
+        )
+    if not (hasattr(samples, "__len__") and hasattr(samples, "load")):
+        raise KubetrainError(
+            f"data returned a {type(samples).__name__}: return an object with len() and load(index), TensorFlow "
+            "operations that turn a sample's index into a pair of inputs and targets"
+        )
 
 
 def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:

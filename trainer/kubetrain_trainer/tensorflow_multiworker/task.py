@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import check_framework
-from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size, is_import_path
+from kubetrain_trainer.own_task import build_own_task
 from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import batch_and_mix
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
@@ -69,9 +68,7 @@ def build_task(config: TrainConfig, data_dir: Path) -> Task:
     check_framework("tensorflow", config)
     if not is_import_path(config.model):
         return _classify_images(config, data_dir)
-    task = load_function(config.model)(config, data_dir)
-    if not isinstance(task, Task):
-        raise InvalidSetting(f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {__name__}")
+    task: Task = build_own_task(config, data_dir, Task)
     check_built(f"the model of '{config.model}'", task.model)
     return task
 

@@ -23,6 +23,7 @@ from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, exp
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
+from kubetrain_trainer.tensorflow_multiworker.loading import check_samples
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
@@ -82,6 +83,8 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     if group.role.is_chief:
         warn_of_slow_layers(factors_of(task.model, config.layer_rate), config.layer_rate)
     samples, validation = splits(task, config, group)
+    check_samples(samples)
+    check_samples(validation)
     writer = CheckpointWriter(arguments.output, config)
     return Training(
         config=config,
