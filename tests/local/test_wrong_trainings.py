@@ -53,7 +53,12 @@ def build(config, data_dir):
         return SHAPES[arguments.get("metric", "one each")](torch.ones_like(outputs))
     classes = tuple(arguments.get("classes", ""))
     data = DATA[arguments.get("data", "right")]
-    return Task(model=nn.Linear(4, 6), data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
+    model = nn.Linear(4, 6)
+    if outputs := arguments.get("outputs"):
+        model = nn.Sequential()
+        model.add_module("body", nn.Linear(4, 4))
+        model.add_module("head", nn.Linear(4, outputs))
+    return Task(model=model, data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
 """,
     "tensorflow": """
 import keras
@@ -93,6 +98,9 @@ def build(config, data_dir):
     def steady(outputs, targets):
         return SHAPES[arguments.get("metric", "one each")](tf.ones_like(outputs))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6)])
+    if outputs := arguments.get("outputs"):
+        layers = [keras.layers.Dense(4, name="body"), keras.layers.Dense(outputs, name="head")]
+        model = keras.Sequential([keras.Input((4,)), *layers])
     classes = tuple(arguments.get("classes", ""))
     data = DATA[arguments.get("data", "right")]
     return Task(model=model, data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
@@ -141,6 +149,9 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "goes-on-with-adamw": {"resume_from": "right", "epochs": 2, "optimizer": "adamw"},
     "averaged": {"ema_decay": 0.5},
     "goes-on-without-averages": {"resume_from": "averaged", "epochs": 2},
+    "five-outputs": {"model_args": {"outputs": 5}},
+    "frozen-head": {"model_args": {"outputs": 6}, "initial_weights": "five-outputs", "freeze": "head"},
+    "frozen-body": {"model_args": {"outputs": 6}, "initial_weights": "five-outputs", "freeze": "body"},
     "adamw": {"optimizer": "adamw"},
     "goes-on-with-sgd": {"resume_from": "adamw", "epochs": 2},
     "adamw-goes-on": {"resume_from": "adamw", "epochs": 2, "optimizer": "adamw", "weight_decay": 0.25},
@@ -167,6 +178,7 @@ def outcomes(folder: Path) -> dict[str, str]:
     process = start_python("train.py", json.dumps(trainings), cwd=folder, PYTHONPATH=_with_folder(folder))
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log
+    (folder / "log").write_text(log)
     outcomes: dict[str, str] = json.loads(log.rpartition("outcomes: ")[2])
     return outcomes
 
@@ -225,6 +237,14 @@ def test_another_number_of_classes_than_of_outputs_is_refused_at_the_first_valid
 ) -> None:
     assert f"outputs of a batch have shape (8, 6), but the Task names {classes} classes" in outcomes[name]
     assert saved_steps(folder, name) == []
+
+
+def test_a_last_layer_that_is_frozen_at_random_is_named(framework: str, outcomes: dict[str, str], folder: Path) -> None:
+    assert (outcomes["frozen-head"], outcomes["frozen-body"]) == ("completed", "completed")
+    named = {"pytorch": "head.weight, head.bias", "tensorflow": "head"}[framework]
+    log = (folder / "log").read_text()
+    assert f"freeze keeps the random values of {named}, as initial_weights has none that fit" in log
+    assert log.count("freeze keeps") == 1
 
 
 def test_a_gradient_of_nan_is_seen_without_clipping_before_anything_is_saved(

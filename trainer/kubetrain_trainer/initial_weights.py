@@ -4,7 +4,8 @@
 <output root>/…                 a file of weights, or the folder of a published model
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_folder import open_model
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION, TrainingOutput
+
+log = logging.getLogger(__name__)
 
 
 def initial_weights(arguments: Arguments, group: ProcessGroup, file_names: Sequence[str]) -> Path | None:
@@ -63,3 +66,15 @@ def misfit(path: Path, problem: str) -> InvalidSetting:
     return InvalidSetting(
         f"initial_weights: {path} does not fit this run's model: {problem}. Only the last layer may differ"
     )
+
+
+def warn_of_frozen(new: Iterable[str]) -> None:
+    """
+    Args:
+        new: Names of what starts at random and is frozen.
+    """
+    if names := ", ".join(new):
+        log.warning(
+            "freeze keeps the random values of %s, as initial_weights has none that fit: do not freeze this layer",
+            names,
+        )

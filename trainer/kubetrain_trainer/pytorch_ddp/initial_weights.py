@@ -1,6 +1,7 @@
 """Start from weights that were trained before, with another last layer if the classes differ."""
 
 import logging
+from collections.abc import Container
 from pathlib import Path
 
 from torch import Tensor, device, nn
@@ -15,8 +16,9 @@ COUNTER = ".num_batches_tracked"
 log = logging.getLogger(__name__)
 
 
-def load_initial_weights(path: Path, model: nn.Module) -> None:
-    """
+def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
+    """Load what fits, and return the names of what starts at random.
+
     Raises:
         InvalidSetting: if more than the last layer differs.
     """
@@ -30,6 +32,11 @@ def load_initial_weights(path: Path, model: nn.Module) -> None:
     fitting = {name: value for name, value in weights.items() if name not in differing}
     load_tensors(model, [fitting])
     log.info("the training starts from %s%s", path, f"; new: {', '.join(differing)}" if differing else "")
+    return differing
+
+
+def frozen_among(names: Container[str], model: nn.Module) -> list[str]:
+    return [name for name, each in model.named_parameters() if name in names and not each.requires_grad]
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.initial_weights import initial_weights
+from kubetrain_trainer.initial_weights import initial_weights, warn_of_frozen
 from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.model_names import is_import_path
@@ -29,7 +29,7 @@ from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.export import export
 from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
 from kubetrain_trainer.pytorch_ddp.group import Group
-from kubetrain_trainer.pytorch_ddp.initial_weights import load_initial_weights
+from kubetrain_trainer.pytorch_ddp.initial_weights import frozen_among, load_initial_weights
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
 from kubetrain_trainer.pytorch_ddp.layers import freeze
 from kubetrain_trainer.pytorch_ddp.loading import Loader
@@ -163,7 +163,9 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
             for each in models:
                 each.to(memory_format=memory_format)
     if weights:
-        load_initial_weights(weights, model)
+        new = load_initial_weights(weights, model)
+        if group.role.is_chief:
+            warn_of_frozen(frozen_among(new, model))
     if config.activation_checkpointing:
         check_recomputable(task, config, group)
         recompute_activations(model, task)

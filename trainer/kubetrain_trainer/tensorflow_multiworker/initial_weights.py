@@ -14,8 +14,9 @@ from kubetrain_trainer.unusable_files import foreign_error
 log = logging.getLogger(__name__)
 
 
-def load_initial_weights(path: Path, model: keras.Model) -> None:
-    """
+def load_initial_weights(path: Path, model: keras.Model) -> list[keras.Layer]:
+    """Load what fits, and return the layers that start at random.
+
     Raises:
         InvalidSetting: if more than the last layer differs.
     """
@@ -24,15 +25,16 @@ def load_initial_weights(path: Path, model: keras.Model) -> None:
     try:
         try:
             model.load_weights(path)
-            new = ""
+            new = []
         except ValueError:
             model.load_weights(path, objects_to_skip=[last])
-            new = f"; new: {last.name}"
+            new = [last]
     except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
         raise foreign_error(path) from error
     except ValueError as error:
         raise misfit(path, " ".join(str(error).split())[:300]) from error
-    log.info("the training starts from %s%s", path, new)
+    log.info("the training starts from %s%s", path, f"; new: {last.name}" if new else "")
+    return new
 
 
 def _check_size(path: Path, model: keras.Model) -> None:

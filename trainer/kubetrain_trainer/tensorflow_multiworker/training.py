@@ -11,7 +11,7 @@ import tensorflow as tf
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.entry_point import Arguments
-from kubetrain_trainer.initial_weights import initial_weights
+from kubetrain_trainer.initial_weights import initial_weights, warn_of_frozen
 from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.own_time import HostClock, OwnTime
@@ -73,14 +73,15 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         check_metrics(task.metrics)
-        if weights := initial_weights(arguments, group, [EXPORT_FILE]):
-            load_initial_weights(weights, task.model)
+        weights = initial_weights(arguments, group, [EXPORT_FILE])
+        new = load_initial_weights(weights, task.model) if weights else []
         freeze(task.model, config.freeze)
         optimizer, peak_rate = build_optimizer(config, task, config.global_batch(group.replicas))
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     if task.sampler:
         check_sampler(task.sampler, group)
     if group.role.is_chief:
+        warn_of_frozen(layer.name for layer in new if not layer.trainable)
         warn_of_slow_layers(factors_of(task.model, config.layer_rate), config.layer_rate)
     samples, validation = splits(task, config, group)
     check_samples(samples)
