@@ -80,6 +80,11 @@ def test_a_pattern_without_a_match_is_refused() -> None:
         matching("conv1,layer", RESNET)
     with pytest.raises(InvalidSetting, match=r"nothing called 'layer1\.2': did you mean 'layer1\.[01]'"):
         matching("layer1.2", RESNET)
+    many = ["conv2d", "batch_normalization", *(f"conv2d_{number}" for number in range(1, 30))]
+    with pytest.raises(
+        InvalidSetting, match=r"called 'layer1': its names are such as conv2d, batch_normalization, conv2d_1$"
+    ):
+        matching("layer1", many)
 
 
 def test_a_container_of_frozen_parameters_keeps_training_what_is_within() -> None:

@@ -1,7 +1,7 @@
 """Errors whose message is one sentence for users: what is wrong, with which value, and how to fix it."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 MAX_LISTED = 8
@@ -34,9 +34,11 @@ class Stopped(Exception):
         """The termination message, equal in all processes."""
 
 
-def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Suggest the closest valid name, or list all valid names if there are few."""
+def did_you_mean(name: str, valid: Iterable[str], examples: Sequence[str] = ()) -> str:
+    """Suggest the closest valid name, or list all valid names if there are few, or else these examples."""
     valid = sorted(valid)
     if nearest := difflib.get_close_matches(name, valid, n=1, cutoff=0.5):
         return f"did you mean '{nearest[0]}'?"
-    return f"valid names: {', '.join(valid)}" if len(valid) <= MAX_LISTED else "no valid name is like it"
+    if len(valid) <= MAX_LISTED:
+        return f"valid names: {', '.join(valid)}"
+    return f"its names are such as {', '.join(examples)}" if examples else "no valid name is like it"

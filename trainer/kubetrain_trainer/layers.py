@@ -12,6 +12,7 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 NUMBER = re.compile(r"\d+(?=[._/]|(?<!onv\d)[a-z][._/](?!\d))")
 """The number that ends a part of a name, such as layer3, features.5 or the block1 of block1a; conv2d has none."""
 MIN_FACTOR = 1e-3
+EXAMPLES = 3
 log = logging.getLogger(__name__)
 
 
@@ -58,7 +59,8 @@ def matching(patterns: str, names: Iterable[str]) -> set[str]:
         matched = {name for name in all_names if any(fnmatchcase(name, each) for each in (pattern, f"{pattern}[./]*"))}
         if not matched:
             depth = len(re.split(r"[./]", pattern))
-            like = {"".join(re.split(r"([./])", name)[: 2 * depth - 1]) for name in all_names}
-            raise InvalidSetting(f"freeze: the model has nothing called '{pattern}': {did_you_mean(pattern, like)}")
+            like = list(dict.fromkeys("".join(re.split(r"([./])", name)[: 2 * depth - 1]) for name in all_names))
+            suggestion = did_you_mean(pattern, like, examples=like[:EXAMPLES])
+            raise InvalidSetting(f"freeze: the model has nothing called '{pattern}': {suggestion}")
         found |= matched
     return found
