@@ -10,6 +10,7 @@ from kubetrain_components.jobs.job_logs import print_line
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sites.cluster import ONLY_TRAINING_PODS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from support.cli import kubetrain
@@ -103,7 +104,7 @@ def test_a_retry_of_the_step_finds_the_module_that_was_added(
     monkeypatch.chdir(tmp_path)
     with LocalBackend(tmp_path / "jobs") as backend:
         with pytest.raises(InvalidSetting, match=r"No module named 'added'.*; if only the training pods have"):
-            check_imports(parameters(tmp_path, "added:build"), backend, print_line)
+            check_imports(parameters(tmp_path, "added:build"), backend, print_line, ONLY_TRAINING_PODS)
         (tmp_path / "added.py").write_text(TASKS["fine"])
         check_imports(parameters(tmp_path, "added:build"), backend, print_line)
     assert "'added:build' can be imported" in capsys.readouterr().out
@@ -126,7 +127,9 @@ def test_a_missing_module_fails_the_run_before_the_dataset_is_read(tmp_path: Pat
         cwd=tmp_path,
     )
     assert finished.exit_code == 1
-    assert "No module named 'absent'" in finished.output.splitlines()[-1]
+    said = finished.output.splitlines()[-1]
+    assert "No module named 'absent'" in said
+    assert "check_imports" not in said, "a local run refuses this setting"
     assert not list((tmp_path / "workspace").glob("staging/*"))
     events = [json.loads(line) for line in (tmp_path / "workspace" / "events.jsonl").read_text().splitlines()]
     assert events[-1]["stage"] == "sync_dataset", "the first step refuses the run"

@@ -36,8 +36,9 @@ BUDGETS = Budgets(
 )
 
 
-def check_imports(parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> None:
-    """
+def check_imports(parameters: RunParameters, backend: JobBackend, on_line: OnLine, remedy: str = "") -> None:
+    """Try the code in a job of its own; `remedy` ends the error, such as "; set check_imports=false".
+
     Raises:
         InvalidSetting: if the training image has no such module, function, script or program.
     """
@@ -50,8 +51,7 @@ def check_imports(parameters: RunParameters, backend: JobBackend, on_line: OnLin
         seen = str(lead_result(job, state).get("seen", {}).get("task", ""))
         if seen.startswith(ERROR):
             backend.delete(state.handle)  # so that a retry of the step tries again
-            remedy = "if only the training pods have it, set check_imports=false"
-            raise InvalidSetting(f"{seen.removeprefix(ERROR)}; {remedy}")
+            raise InvalidSetting(f"{seen.removeprefix(ERROR)}{remedy}")
 
 
 def import_jobs(parameters: RunParameters) -> list[Job]:

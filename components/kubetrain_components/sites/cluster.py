@@ -29,6 +29,7 @@ from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_trainer.training_output import TrainingOutput
 
+ONLY_TRAINING_PODS = "; if only the training pods have it, set check_imports=false"
 DISCARD_EVENTS = EventLog(Path(os.devnull))
 
 
@@ -38,7 +39,7 @@ class ClusterSite:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             print(f"planned: {kind} {name}", flush=True)
         check_code(parameters)
-        check_imports(parameters, backend, on_line)
+        check_imports(parameters, backend, on_line, ONLY_TRAINING_PODS)
         return sync_on_cluster(parameters, backend, KubernetesClaims.connect(), on_line)
 
     def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:
