@@ -55,7 +55,7 @@ def test_damaged_files_are_named_or_left_out(tmp_path: Path) -> None:
     contents[9] = contents[9][: len(contents[9]) // 2]
     write(tmp_path, contents)
     for allowed in range(2):
-        with pytest.raises(DamagedImage, match=r"train/./0[49]\.jpg is not an image that can be read"):
+        with pytest.raises(DamagedImage, match=r"train/./0[49]\.jpg in the dataset is not an image that can be read"):
             loaded(tmp_path, "gpu", GPU, skip_damaged=allowed)
     ours, usual = (loaded(tmp_path, each, GPU, skip_damaged=2)[0] for each in ("gpu", "cpu"))
     assert ((ours - usual).abs().mean((1, 2, 3)) / LEVEL).max() < 3

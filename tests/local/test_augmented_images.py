@@ -202,7 +202,7 @@ assert np.abs(tf.image.resize(levels, [375, 500], antialias=True) - tf.cast(scal
 try:
     list(load(task.training_data(), keys, task.collate))
 except KubetrainError as error:
-    assert "a/0.jpg is not an image that can be read" in str(error), error
+    assert "a/0.jpg in the dataset is not an image that can be read" in str(error), error
 else:
     raise AssertionError("a damaged image was loaded")
 """

@@ -80,7 +80,7 @@ def test_names_that_are_not_utf_8(framework: str, data: Path, tmp_path: Path) ->
     odd.write_bytes(b"not an image")
     trained = train(framework, tmp_path, tmp_path / "again")
     assert trained.returncode == 1
-    assert r"caf\udce9.png is not an image that can be read" in trained.stdout.splitlines()[-1]
+    assert r"caf\udce9.png in the dataset is not an image that can be read" in trained.stdout.splitlines()[-1]
     assert r"caf\udce9.png" in parse_termination_message((tmp_path / "message").read_text())["error"]
 
 
@@ -99,4 +99,6 @@ def test_one_more_than_allowed_fails_the_training(framework: str, data: Path, tm
     trained = train(framework, data, tmp_path / "run", "--skip-damaged", "2")
     assert trained.returncode == 1
     assert trained.stdout.count("is left out") == 2
-    assert "png is not an image that can be read: replace it, or remove it" in trained.stdout.splitlines()[-1]
+    error = trained.stdout.splitlines()[-1]
+    assert "png in the dataset is not an image that can be read: replace or remove it" in error
+    assert error.endswith("or raise skip_damaged (2)")

@@ -30,7 +30,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 SMOOTHED = (0.23954, 0.63954)
 """The loss of the scores 2, 0 and 0 if the first class is right: without smoothing, and with label_smoothing=0.3."""
 
-DAMAGED = r"b-bad\.png in .*/damaged-\d+\.tar is not an image that can be read: replace it, or remove it$"
+DAMAGED = r"b-bad\.png in damaged/damaged-\d+\.tar in the dataset is not an image that can be read: "
 
 
 def write_folder_and_shards(folder: Path) -> None:

@@ -132,7 +132,7 @@ def test_large_images_are_decoded_a_few_at_a_time() -> None:
 def test_a_file_that_the_device_cannot_decode_is_named(folder: Path) -> None:
     damaged = folder / "train/a/04.jpg"
     damaged.write_bytes(without_tables(damaged.read_bytes()))
-    with pytest.raises(DamagedImage, match=r"train/a/04\.jpg is not an image that can be read"):
+    with pytest.raises(DamagedImage, match=r"train/a/04\.jpg in the dataset is not an image that can be read"):
         loaded(folder, "gpu")
     ours, usual = (loaded(folder, each, skip_damaged=1)[0] for each in ("gpu", "cpu"))
     torch.testing.assert_close(ours, usual, atol=20 * LEVEL, rtol=0)
@@ -170,7 +170,7 @@ def test_a_training_leaves_out_what_its_device_cannot_decode(folder: Path) -> No
         program += ["--recipe", "standard", "--skip-damaged", "1", "--jpeg-decoder", decoder]
         trained = subprocess.run([*map(str, program)], capture_output=True, text=True, check=False)
         assert trained.returncode == 0, trained.stdout + trained.stderr
-        assert trained.stdout.count("08.jpg is not an image that can be read") == 1, trained.stdout
+        assert trained.stdout.count("08.jpg in the dataset is not an image that can be read") == 1, trained.stdout
         # The next epoch's batch may have been loaded before it is known.
         tried = (trained.stdout + trained.stderr).count("could not decode a JPEG file")
         assert tried in ((1, 2) if decoder == "gpu" else (0,))

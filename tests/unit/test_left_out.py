@@ -1,8 +1,12 @@
 """Damaged images that a training leaves out."""
 
+from pathlib import Path
+
 import pytest
 
-from kubetrain_trainer.left_out import DamagedImage, LeftOut
+from kubetrain_trainer.given_images import GivenImages
+from kubetrain_trainer.image_folder import list_images
+from kubetrain_trainer.left_out import DamagedImage, LeftOut, damaged_image
 
 
 def test_an_image_that_two_loading_processes_find_damaged_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,5 +19,20 @@ def test_an_image_that_two_loading_processes_find_damaged_counts_once(capsys: py
         "five is damaged. It is left out, 2 of 2 (skip_damaged)",
     ]
     left_out.add(5, DamagedImage("five is damaged"))
-    with pytest.raises(DamagedImage, match="seven"):
+    with pytest.raises(DamagedImage, match=r"^seven is damaged, or raise skip_damaged \(2\)$"):
         left_out.add(7, DamagedImage("seven is damaged"))
+    with pytest.raises(DamagedImage, match=r"^eight is damaged, or set skip_damaged$"):
+        LeftOut(0).add(8, DamagedImage("eight is damaged"))
+
+
+def test_a_damaged_image_is_named_as_in_its_source(tmp_path: Path) -> None:
+    """The copy that the training reads is made again by the next sync."""
+    image = tmp_path / "versions/21e4/data/train/rose/zz.png"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    said = str(damaged_image(list_images(tmp_path / "versions/21e4/data", "train"), 0))
+    assert said == (
+        "train/rose/zz.png in the dataset is not an image that can be read: "
+        "replace or remove it where the dataset comes from"
+    )
+    assert str(damaged_image(GivenImages([image]), 0)).startswith(f"{image} is not")

@@ -15,6 +15,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.packed_names import PackedNames
 
 LAYOUT = "images must be in <split>/<class>/<image>"
+LAYOUT_PARTS = 3
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_FILES = 2_000_000
 """With more images than this, tar shards are recommended."""
@@ -35,7 +36,12 @@ class ImageFolder:
         return Path(self.paths[sample]).read_bytes()
 
     def name(self, sample: int) -> str:
-        return self.paths[sample]
+        return in_dataset(self.paths[sample], LAYOUT_PARTS)
+
+
+def in_dataset(path: str, parts: int) -> str:
+    """Return the name of a file that its owner knows, wherever a sync has put this copy of it."""
+    return f"{'/'.join(Path(path).parts[-parts:])} in the dataset"
 
 
 def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:

@@ -4,12 +4,19 @@ from multiprocessing import get_context
 from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.given_images import GivenImages
 
 NONE = -1
 
 
 class DamagedImage(KubetrainError):
     """An image cannot be read."""
+
+
+def damaged_image(images: Any, index: int) -> DamagedImage:
+    """Return the error, which names the source of a dataset: the next sync would undo what is done to its copy."""
+    where = "" if isinstance(images, GivenImages) else " where the dataset comes from"
+    return DamagedImage(f"{images.name(index)} is not an image that can be read: replace or remove it{where}")
 
 
 class LeftOut:
@@ -25,13 +32,13 @@ class LeftOut:
             DamagedImage: if no more may be left out.
         """
         if not self._most:
-            raise damage
+            raise DamagedImage(f"{damage}, or set skip_damaged") from damage
         with self._indices.get_lock():
             known = self._known()
             if index in known:
                 return
             if len(known) == self._most:
-                raise damage
+                raise DamagedImage(f"{damage}, or raise skip_damaged ({self._most})") from damage
             self._indices[len(known)] = index
             print(f"{damage}. It is left out, {len(known) + 1} of {self._most} (skip_damaged)", flush=True)
 

@@ -27,7 +27,7 @@ from typing import Any
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import missing_split
+from kubetrain_trainer.image_folder import in_dataset, missing_split
 from kubetrain_trainer.model_folder import is_inside
 from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
@@ -38,6 +38,7 @@ from kubetrain_trainer.tar_scan import scan_shard
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"
 LAYOUT = "shards must be <split>/*.tar"
+LAYOUT_PARTS = 2
 LISTING_THREADS = 16
 """Shards are listed in parallel, because on a network file system most of the time is latency."""
 MAX_OPEN = 512
@@ -68,7 +69,8 @@ class TarShards:
     def name(self, sample: int) -> str:
         """Return a readable name of a sample from the tar's header, in which long names are cut off."""
         header = self._opened(sample).read(BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
-        return f"{header[:100].partition(bytes(1))[0].decode(errors='replace')} in {self._path(sample)}"
+        name = header[:100].partition(bytes(1))[0].decode(errors="replace")
+        return f"{name} in {in_dataset(self._path(sample), LAYOUT_PARTS)}"
 
     def _path(self, sample: int) -> str:
         return self.paths[self._shard_of(sample)]
@@ -130,7 +132,7 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Ta
         wrong = next(sample for sample, label in enumerate(shards.labels) if label not in known)
         raise KubetrainError(
             f"{shards.name(wrong)} has label {shards.labels[wrong]}, but there are {len(known)} classes, "
-            "numbered from 0: correct the label, or remove the image"
+            "numbered from 0: correct the label, or remove the image, where the dataset comes from"
         )
     return shards
 

@@ -19,7 +19,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
-from kubetrain_trainer.left_out import DamagedImage
+from kubetrain_trainer.left_out import damaged_image
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.shared_images import shared
 from kubetrain_trainer.tar_shards import TarShards, groups_of
@@ -73,8 +73,7 @@ class StoredImages(Dataset[Any]):
             image.load()
             return image if image.mode == "RGB" else eight_bits(image).convert("RGB")  # convert() copies in any case
         except Exception as error:  # Pillow raises exceptions of many classes
-            name = self._images.name(index)
-            raise DamagedImage(f"{name} is not an image that can be read: replace it, or remove it") from error
+            raise damaged_image(self._images, index) from error
 
 
 def eight_bits(image: Image.Image) -> Image.Image:

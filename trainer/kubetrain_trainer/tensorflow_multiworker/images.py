@@ -14,7 +14,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
-from kubetrain_trainer.left_out import DamagedImage
+from kubetrain_trainer.left_out import damaged_image
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards, groups_of
 
@@ -79,8 +79,7 @@ class StoredImages:
         try:
             image = decode(content, surplus, part)
         except tf.errors.InvalidArgumentError as error:
-            name = self._images.name(int(index))
-            raise DamagedImage(f"{name} is not an image that can be read: replace it, or remove it") from error
+            raise damaged_image(self._images, int(index)) from error
         image.set_shape([None, None, 3])
         return image
 
