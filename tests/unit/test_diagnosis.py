@@ -153,6 +153,34 @@ def test_an_unknown_error_is_found_behind_what_launchers_write_before_it(prefix:
     assert names(diagnosis_of(tmp_path, a=f"{prefix}no Error: in words")) == []
 
 
+@pytest.mark.parametrize("prefix", ["", "[master-0] [rank0]: "])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "error: freeze: the model has nothing called 'conv9': valid names: conv1, head",
+        "error: /out/r1 holds the output of another training: choose another run ID",
+    ],
+)
+def test_an_error_of_kubetrain_has_its_remedy_in_its_own_words(prefix: str, error: str, tmp_path: Path) -> None:
+    (cause,) = diagnosis_of(tmp_path, rank0=f"{prefix}{error}").causes
+    assert (cause.rule.name, cause.certainty) == ("own-error", Certainty.LIKELY)
+    assert cause.quote == f"{prefix}{error}"
+    assert "message says what to change" in cause.rule.remedy
+
+
+@pytest.mark.parametrize(
+    "line", ["error: no data", "error: mine.BadError: 3: 4", "cc: error: x: y", "ValueError: a: b"]
+)
+def test_errors_of_others_stay_unknown(line: str, tmp_path: Path) -> None:
+    assert names(diagnosis_of(tmp_path, a=line)) == ["first-error"]
+
+
+def test_an_error_of_kubetrain_after_a_traceback_is_not_the_cause(tmp_path: Path) -> None:
+    log = "Traceback (most recent call last):\nKeyError: 'label'\nerror: the training failed: see its log"
+    assert names(diagnosis_of(tmp_path, a=log)) == ["first-error"]
+    assert names(diagnosis_of(tmp_path, a="error: the job failed: see its log", b=OOM)) == ["gpu-memory"]
+
+
 def test_an_unknown_error_is_not_shown_beside_a_proven_cause_or_after_a_known_failure(tmp_path: Path) -> None:
     unknown = "ValueError: while the process ended"
     assert names(diagnosis_of(tmp_path, rank0=unknown, rank1=OOM)) == ["gpu-memory"]

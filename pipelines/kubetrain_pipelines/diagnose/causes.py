@@ -3,13 +3,13 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kubetrain_components.secret_values import without_secrets
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule
 from kubetrain_pipelines.diagnose.scan import Match
-from kubetrain_pipelines.diagnose.table import FIRST_ERROR
+from kubetrain_pipelines.diagnose.table import FIRST_ERROR, OWN_ERROR
 
 TIME = re.compile(r"\d{4}-(\d\d)-(\d\d)[T_ ](\d\d:\d\d:\d\d)|\b[EWIF](\d\d)(\d\d) (\d\d:\d\d:\d\d)", re.ASCII)
 """Month, day and time in a line, as Kubernetes, Python, NCCL and PyTorch write them."""
@@ -65,7 +65,7 @@ def ranked(matches: Iterable[Match], culprits: Sequence[str]) -> list[Cause]:
     causes = [_cause(each, current, culprits) for each in found.values() if each[0].rule.needs in ("", *found)]
     is_proven = any(cause.certainty is Certainty.CAUSE for cause in causes)
     hidden = {Certainty.FACT, *([Certainty.UNKNOWN] if is_proven else [])}
-    shown = [cause for cause in causes if cause.certainty not in hidden]
+    shown = [_in_own_words(cause) for cause in causes if cause.certainty not in hidden]
     errors = {match.source: match.line for match in matches if match.rule is FIRST_ERROR and not match.is_overcome}
     return sorted(shown, key=lambda cause: (_rank(cause, errors), cause.is_demoted, *_age(cause.evidence, culprits)))
 
@@ -87,6 +87,14 @@ def _cause(matches: Sequence[Match], found: set[str], culprits: Sequence[str]) -
     first, *others = sorted(matches, key=lambda match: (match.is_overcome, *_age(match, culprits)))
     sources = dict.fromkeys(match.source for match in others if match.source != first.source)
     return Cause(first.rule, _certainty(first, found), first, tuple(sources))
+
+
+def _in_own_words(cause: Cause) -> Cause:
+    """Return an unknown error as kubetrain's own, if it is, because its remedy is in its words."""
+    is_unknown = cause.rule is FIRST_ERROR and cause.certainty is Certainty.UNKNOWN
+    if not is_unknown or not OWN_ERROR.match(cause.evidence.text.encode()):
+        return cause
+    return replace(cause, rule=OWN_ERROR, certainty=OWN_ERROR.certainty)
 
 
 def _certainty(match: Match, found: set[str]) -> Certainty:

@@ -6,7 +6,7 @@ python -m kubetrain_pipelines.diagnose.page >docs/troubleshooting.md
 from collections.abc import Iterator
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule
-from kubetrain_pipelines.diagnose.table import AREAS, FIRST_ERROR
+from kubetrain_pipelines.diagnose.table import AREAS, FIRST_ERROR, OWN_ERROR
 
 HEAD = """\
 # Troubleshooting
@@ -87,6 +87,9 @@ ADVICE = (
 )
 
 
+OF_OWN = f"The remedy for another `error: ` of kubetrain's own (`{OWN_ERROR.name}`): {OWN_ERROR.remedy}"
+
+
 def page() -> str:
     areas = (line for area, rules in AREAS.items() for line in _area(area, rules))
     return "\n".join([HEAD, *_advice(), *("## What it recognizes", ""), *areas, *_unknown()])
@@ -118,6 +121,7 @@ def _rule(rule: Rule) -> Iterator[str]:
 
 def _unknown() -> Iterator[str]:
     yield from ("## Anything else", "", f"{FIRST_ERROR.explanation} {FIRST_ERROR.remedy}", "")
+    yield from (OF_OWN, "")
 
 
 if __name__ == "__main__":

@@ -19,5 +19,5 @@ AREAS = {
     "Numbers, data and GPUs": training_rules.RULES,
     "Programs and libraries": program_rules.RULES,
 }
-START, FIRST_ERROR = training_rules.START, training_rules.FIRST_ERROR
+START, FIRST_ERROR, OWN_ERROR = training_rules.START, training_rules.FIRST_ERROR, training_rules.OWN_ERROR
 RULES = (*(rule for rules in AREAS.values() for rule in rules), START)

@@ -281,3 +281,13 @@ FIRST_ERROR = Rule(
     remedy="Read the lines around it in the log.",
 )
 """Counts only if no cause is proven. Besides these, every error at the end of a traceback counts."""
+OWN_ERROR = Rule(
+    name="own-error",
+    title="kubetrain refused this, or could not do it",
+    certainty=Certainty.LIKELY,
+    texts=("error: ",),
+    pattern=rf"^{PREFIX}error: (?![A-Za-z_][\w.]*(?:Error|Exception)\b)\S.*?(?:: |; )",
+    explanation="The message is kubetrain's own, and the first error of the process that failed first.",
+    remedy="The message says what to change. If it names another process or a log, look there first.",
+)
+"""An unknown error in kubetrain's own words, which end with their remedy."""
