@@ -46,6 +46,21 @@ def test_a_training_run_creates_two_pvcs_and_three_jobs() -> None:
     assert [images(each) for each in made[2:]] == [{"components:1"}, {"trainer:1"}, {"trainer:1"}]
 
 
+@pytest.mark.parametrize(
+    ("setting", "uri"), [("dataset_uri", "flowers/x"), ("dataset_uri", "file:///data/x"), ("model_uri", "/models")]
+)
+def test_a_directory_that_no_pod_has_is_refused(setting: str, uri: str) -> None:
+    with pytest.raises(InvalidSetting, match=rf"^{setting} '{uri}' is the path of a directory.*: write s3://BUCKET"):
+        plan(**{setting: uri})
+
+
+def test_a_dataset_may_be_in_a_volume_of_the_transfer() -> None:
+    mounted = {"volumes": [{"name": "nfs", "emptyDir": {}}], "volume_mounts": [{"name": "nfs", "mountPath": "/nfs"}]}
+    assert plan(dataset_uri="/nfs/flowers", storage={"transfer": mounted})
+    with pytest.raises(InvalidSetting, match="dataset_uri '/nfs2/flowers' is the path"):
+        plan(dataset_uri="/nfs2/flowers", storage={"transfer": mounted})
+
+
 def test_training_pods_mount_the_version_read_only_and_the_output() -> None:
     master = plan()[3]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     data, output = (each["persistentVolumeClaim"] for each in master["volumes"][:2])

@@ -18,6 +18,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.place_cache import cache_in_pods, stored_shards
 from kubetrain_components.run.place_evaluation import place_evaluation
 from kubetrain_components.run.place_latest import latest_source, place_latest
+from kubetrain_components.run.pods_can_reach import check_pods_can_reach
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -32,6 +33,7 @@ def planned_manifests(parameters: RunParameters) -> list[Manifest]:
     Raises:
         InvalidSetting: if the cluster would reject a manifest, or not run it as intended.
     """
+    check_pods_can_reach(parameters)
     claims = [wanted.manifest() for wanted in wanted_claims(parameters)]
     return [*_manifests(import_jobs(parameters)), *claims, *_manifests(_jobs(parameters))]
 
