@@ -59,7 +59,7 @@ def test_every_command_is_listed_and_no_other() -> None:
         options = {option for parameter in command.params for option in parameter.opts}
         named = set(re.findall(r"--[a-z-]+", row))
         assert named <= options
-        assert {"--code", "--run-id"} & options <= named
+        assert {"--code", "--run-id", "--params"} & options <= named
     assert isinstance(kubetrain, click.Group)
 
 
