@@ -21,8 +21,10 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_pipelines.translate.read_manifests import read_manifests
+from kubetrain_pipelines.translate.reasons import OTHER_MEANING, SHORT_NAMES, like_settings
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_pipelines.translate.translation import Translation
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.translated import (
     ALIKE,
@@ -650,6 +652,12 @@ def test_arguments_with_the_names_of_settings_are_not_guessed_but_said() -> None
     translation = translated(text_of("pytorch_job"))
     assert list(translation.parameters["train_config"]) == ["entry"]
     assert any("epochs, batch_size" in note for note in translation.notes)
+
+
+def test_only_arguments_that_mean_the_same_are_like_settings() -> None:
+    """`--data` is a path in most scripts, and a format in kubetrain."""
+    assert sorted(like_settings(["--data", "/mnt/data", "--lr=0.1", "--epochs", "3"])) == ["epochs", "learning_rate"]
+    assert set(SHORT_NAMES.values()) | OTHER_MEANING <= set(TrainConfig.names())
 
 
 def test_the_report_says_what_to_do_next() -> None:

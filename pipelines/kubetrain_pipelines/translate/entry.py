@@ -40,7 +40,7 @@ OTHER_NODES = "torchrun runs without your --nnodes={nodes}: each of the {workers
 LOCAL_RANK = f"{LEGACY} passes --local-rank to the script, but torchrun does not: let the script read LOCAL_RANK"
 NO_COMMAND = "the manifest has no command: set entry to the script or command that the image starts"
 OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/training.md"
-LIKE_SETTINGS = "{trainer}; settings with names like your arguments: {names}"
+LIKE_SETTINGS = "{trainer}; settings that your arguments may stand for: {names}"
 
 UNKNOWN = {"script": "<SCRIPT>"}
 """Stands for what the user has to fill in: otherwise kubetrain's own trainer would run instead."""

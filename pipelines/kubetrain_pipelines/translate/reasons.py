@@ -61,6 +61,10 @@ REASONS = {
     r"^metadata\.": "the job has kubetrain's own",
 }
 NO_REASON = "kubetrain has no such setting"
+SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay"}
+"""Usual names of arguments for settings that kubetrain calls otherwise."""
+OTHER_MEANING = {"data"}
+"""Settings that mean something else than the usual argument: data is a format here, not a path."""
 ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)")
 
 
@@ -69,6 +73,7 @@ def reason_for(path: str) -> str:
 
 
 def like_settings(command: Iterable[str]) -> list[str]:
-    """Return the settings of the training that have names like arguments of a command."""
+    """Return the settings of the training that arguments of a command seem to stand for."""
     arguments = {name.replace("-", "_") for name in ARGUMENT.findall(" ".join(command))}
-    return [name for name in TrainConfig.names() if name in arguments]
+    wanted = {SHORT_NAMES.get(name, name) for name in arguments} - OTHER_MEANING
+    return [name for name in TrainConfig.names() if name in wanted]
