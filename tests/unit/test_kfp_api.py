@@ -297,7 +297,7 @@ def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "no Kubeflow Pipelines endpoint: set --endpoint or KUBETRAIN_KFP_ENDPOINT"),
+        ({}, "no Kubeflow Pipelines endpoint: set --endpoint (in Python: endpoint=) or KUBETRAIN_KFP_ENDPOINT"),
         ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is not valid"),
         ({"endpoint": "http://host:port"}, "endpoint 'http://host:port' is not valid"),
         ({"endpoint": f"http://me:{CANARY}@[kfp"}, "the endpoint is not a URL"),

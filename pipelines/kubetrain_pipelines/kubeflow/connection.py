@@ -133,8 +133,9 @@ def _checked(endpoint: str) -> str:
     parts = _split(endpoint)
     if not endpoint:
         raise InvalidSetting(
-            f"no Kubeflow Pipelines endpoint: set --endpoint or {ENDPOINT_VARIABLES[0]} to http://localhost:8888 after "
-            "`kubectl port-forward -n kubeflow svc/ml-pipeline 8888`, or to https://HOST/pipeline behind a gateway"
+            f"no Kubeflow Pipelines endpoint: set --endpoint (in Python: endpoint=) or {ENDPOINT_VARIABLES[0]} to "
+            "http://localhost:8888 after `kubectl port-forward -n kubeflow svc/ml-pipeline 8888`, or to "
+            "https://HOST/pipeline behind a gateway"
         )
     if parts.username or parts.password:
         raise InvalidSetting(
