@@ -46,5 +46,5 @@ def test_the_processes_of_a_pod_are_divided_evenly() -> None:
     assert processes_together(TrainConfig(tensor_parallel=2, sharding="full"), ProcessRole(local_world_size=8)) == 2
     with pytest.raises(InvalidSetting, match="tensor_parallel must divide the 8 processes of a pod, not 3"):
         processes_together(TrainConfig(tensor_parallel=3, sharding="full"), ProcessRole(local_world_size=8))
-    with pytest.raises(InvalidSetting, match="tensor_parallel needs sharding"):
+    with pytest.raises(InvalidSetting, match="tensor_parallel is for PyTorch and needs sharding"):
         TrainConfig(tensor_parallel=2)

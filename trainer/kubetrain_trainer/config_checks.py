@@ -107,7 +107,7 @@ def _of_steps(config: Config) -> Iterator[str]:
     if config.exchange_mb and config.sharding != "none":
         yield "exchange_mb is for sharding=none: with sharding, the gradients of each layer are exchanged at once"
     if config.tensor_parallel > 1 and config.sharding == "none":
-        yield "tensor_parallel needs sharding: set it to full or hybrid"
+        yield "tensor_parallel is for PyTorch and needs sharding: set sharding to full or hybrid"
     if config.compile_mode != "default" and not config.compile:
         yield f"compile_mode={config.compile_mode} needs compile=true"
     if config.compile_mode != "default" and config.sharding != "none":
