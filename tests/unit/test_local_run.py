@@ -34,11 +34,15 @@ class View:
     def __init__(self, at_start: Callable[[], None]) -> None:
         self._at_start = at_start
         self._has_started = False
+        self.said: list[str] = []
 
     def show(self, event: dict[str, Any]) -> None:
         if not self._has_started:
             self._has_started = True
             self._at_start()
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
 
     def close(self) -> None: ...
 
@@ -78,6 +82,20 @@ def test_an_error_is_not_hidden_by_a_record_that_cannot_be_written(workspace: Pa
 
     with pytest.raises(IsADirectoryError, match=r"s3\.log"):
         run(workspace, break_record)
+
+
+def test_settings_that_an_own_script_does_not_see_are_named_at_the_start(workspace: Path) -> None:
+    view = View(lambda: None)
+    settings = {"entry": {"script": "train.py"}, "epochs": 3, "model": "torchvision:resnet18", "metric": "f1"}
+    for train_config in (settings, {"epochs": 3}):
+        with pytest.raises(IsADirectoryError):
+            run_local("train-pytorch", workspace, {"train_config": train_config}, view)
+    (said,) = view.said
+    assert said.startswith("warning: ")
+    assert "epochs=3" in said
+    assert "model=torchvision:resnet18" in said
+    assert "metric=" not in said
+    assert said.endswith(": without effect, unless the entry reads KUBETRAIN_CONFIG")
 
 
 def test_a_run_that_cannot_be_recorded_does_not_start(workspace: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from kubetrain_trainer.check_script import check_program, existing_script
 from kubetrain_trainer.checkpoint_layout import Checkpoint, resumable_checkpoints
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import remarks_on_entry
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.entry_point import Arguments
@@ -34,13 +34,6 @@ REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\$*\())|\$\((?P<name>[A-Za-z_.-][\w
 A $$ elsewhere is a shell's."""
 
 
-USED_FOR_ANY_ENTRY = {
-    *("entry", "model_args", "resume_from", "keep_checkpoints", "metric", "metric_mode", "metrics_port"),
-    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint", "data"),
-}
-"""Settings that mean something beside an entry. The others are for kubetrain's own loop."""
-
-
 def train_with_own_code(arguments: Arguments, framework: str) -> None:
     """Run the entry, and accept its end as success only with a model."""
     output, role, succeeded = arguments.output, own_role(), threading.Event()
@@ -48,7 +41,8 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     entry = own_entry(arguments)
     if role.is_chief:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-        say_what_only_the_entry_can_use(arguments.config)
+        for remark in remarks_on_entry(arguments.config):
+            print(remark, flush=True)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
         forget_model(output, role)
@@ -64,12 +58,6 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     if role.is_chief:
         report_result(output.read_result() or {})
     succeeded.set()
-
-
-def say_what_only_the_entry_can_use(config: TrainConfig) -> None:
-    given = config.changed_settings().items()
-    if unused := [f"{name}={value}" for name, value in given if name not in USED_FOR_ANY_ENTRY]:
-        print(f"{', '.join(unused)}: without effect, unless the entry reads KUBETRAIN_CONFIG", flush=True)
 
 
 def own_entry(arguments: Arguments) -> Entry:

@@ -23,6 +23,7 @@ from kubetrain_pipelines.local_run.storage import local_parameters, local_storag
 from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import remarks_on_entry
 from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.1
@@ -49,6 +50,8 @@ def run_local(
     config = TrainConfig.from_dict(values.pop(TrainConfig.PARAMETER, {}))
     _check(pipeline, config, values)
     with _locked(workspace):
+        for remark in remarks_on_entry(config):
+            view.say(f"warning: {remark}")
         variables = prepare()
         record = RunRecord(
             pipeline=pipeline,
