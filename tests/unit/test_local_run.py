@@ -122,9 +122,9 @@ def test_a_pipeline_that_ends_before_its_last_stage_has_not_succeeded(
     for file in ("__init__.py", "pipeline.py", "../__init__.py"):
         (empty / file).write_text("")
     monkeypatch.setenv("PYTHONPATH", str(workspace / "empty"))
-    record = run_local(
-        "train-pytorch", workspace, {"dataset_uri": str(workspace), "model_uri": "file:///nowhere"}, View(lambda: None)
-    )
+    more_than_a_pipe_holds = {"model_args": {"text": "x" * 2**20}}
+    values = {"dataset_uri": str(workspace), "model_uri": "file:///nowhere", "train_config": more_than_a_pipe_holds}
+    record = run_local("train-pytorch", workspace, values, View(lambda: None))
     assert (record.status, recorded(workspace)["status"]) == ("failed", "failed")
     assert "exited with code 0, but no stage reported a cause" in record.error
 

@@ -151,7 +151,8 @@ def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_events
                 start_new_session=True,  # so that Ctrl-C stops the steps in order
             )
         assert process.stdin is not None
-        with process.stdin as arguments:
+        # A process that has ended at once says why in its log.
+        with contextlib.suppress(BrokenPipeError), process.stdin as arguments:
             arguments.write(json.dumps({**record.parameters, "train_config": record.config}).encode())
         while process.poll() is None:
             show_events()
