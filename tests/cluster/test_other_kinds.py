@@ -75,6 +75,16 @@ def test_all_ranks_of_a_program_meet(framework: str, launcher: Launcher, place: 
     await_that(lambda: all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in pods(api)))
 
 
+@pytest.mark.core
+def test_mpirun_reaches_the_workers_as_an_account_of_your_own(place: str, api: KubernetesApi) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "team"}}
+    api.create(api.path("v1", "serviceaccounts"), account)
+    finished = kubetrain(*arguments(place, "mpi", OPERATOR, service_account="team"))
+    assert finished.exit_code == 0, finished.output
+    assert finished.output.count("sum 3") == 2
+    assert {pod["spec"]["serviceAccountName"] for pod in pods(api)} == {"team"}
+
+
 @pytest.mark.parametrize(("framework", "launcher"), HERE)
 def test_a_rank_that_fails_fails_the_job(framework: str, launcher: Launcher, place: str, api: KubernetesApi) -> None:
     finished = kubetrain(*arguments(place, framework, launcher, "FAIL=1", restart_policy="Never"))
