@@ -4,7 +4,7 @@ import logging
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, filterfalse
 from pathlib import Path
@@ -40,7 +40,7 @@ class ImageFolder:
 
 
 def in_dataset(path: str, parts: int) -> str:
-    """Return the name of a file that its owner knows, wherever a sync has put this copy of it."""
+    """Return the file's name in the source of the dataset, of which this path may be a copy."""
     return f"{'/'.join(Path(path).parts[-parts:])} in the dataset"
 
 
@@ -49,9 +49,10 @@ def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ..
     Raises:
         KubetrainError: if the training split has none.
     """
-    if classes := _classes(data_dir, training_split):
+    entries = _entries(data_dir, training_split)
+    if classes := tuple(sorted(_folders(entries))):
         return classes
-    there = _there(Counter(map(_kind, _entries(data_dir, training_split))))
+    there = _there(Counter(map(_kind, entries)))
     raise KubetrainError(f"{data_dir / training_split} has no folders of classes{there}: {LAYOUT}")
 
 
@@ -63,7 +64,7 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
             has a class that the training split does not have.
     """
     classes, entries = list_classes(data_dir, training_split), _entries(data_dir, split)
-    check_classes(data_dir, split, training_split)
+    _check_known(data_dir / split, entries, classes, training_split)
     names, labels, left_out = list[list[str]](), array("i"), Counter(map(_kind, filterfalse(is_folder, entries)))
     for label, name in enumerate(classes):
         images, others = _scan(data_dir / split / name)
@@ -84,9 +85,16 @@ def check_classes(data_dir: Path, split: str, training_split: str = "train") -> 
     Raises:
         KubetrainError: if the split has a class that the training split does not have.
     """
-    if unknown := {*_classes(data_dir, split)}.difference(list_classes(data_dir, training_split)):
+    classes = list_classes(data_dir, training_split)
+    _check_known(data_dir / split, _entries(data_dir, split), classes, training_split)
+
+
+def _check_known(
+    folder: Path, entries: Iterable[os.DirEntry[str]], classes: Iterable[str], training_split: str
+) -> None:
+    if unknown := _folders(entries).difference(classes):
         raise KubetrainError(
-            f"{data_dir / split} has class '{min(unknown)}' that {training_split}/ does not have: add or remove it"
+            f"{folder} has class '{min(unknown)}' that {training_split}/ does not have: add or remove it"
         )
 
 
@@ -117,8 +125,8 @@ def _some_names(folder: Path) -> str:
     return ", ".join([*(entry.name for entry in entries[:MAX_NAMES]), *more])
 
 
-def _classes(data_dir: Path, split: str) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in _entries(data_dir, split) if is_folder(entry)))
+def _folders(entries: Iterable[os.DirEntry[str]]) -> set[str]:
+    return {entry.name for entry in entries if is_folder(entry)}
 
 
 def _entries(data_dir: Path, split: str) -> list[os.DirEntry[str]]:
