@@ -24,11 +24,6 @@ OF_IMAGES = ("recipe", *PARTS, "evaluation_crop", "skip_damaged", "jpeg_decoder"
 """Settings of the images that models by name train on."""
 OF_THE_LOOP = ("initial_weights", "freeze", "layer_rate", "profile_steps", *OF_IMAGES, *OF_PYTORCH)
 """Settings of the trainer's loop and its images, of which your own script knows nothing."""
-USED_FOR_ANY_ENTRY = {
-    *("entry", "model_args", "resume_from", "keep_checkpoints", "metric", "metric_mode", "metrics_port"),
-    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint", "data"),
-}
-"""Settings that mean something beside an entry. The others are for kubetrain's own loop."""
 SMALLEST_CROP = 0.01
 Config = Any
 """A TrainConfig, which checks itself here."""
@@ -61,13 +56,6 @@ def check_framework(framework: str, config: Config) -> None:
         changed = config.changed_settings()
         for name in (each for each in OF_PYTORCH if each in changed):
             raise InvalidSetting(f"{name} is for PyTorch: this training uses TensorFlow")
-
-
-def remarks_on_entry(config: Config) -> Iterator[str]:
-    """Yield what users should know about settings beside an entry, if there is one."""
-    given = config.changed_settings().items() if config.entry else ()
-    if unused := [f"{name}={value}" for name, value in given if name not in USED_FOR_ANY_ENTRY]:
-        yield f"{', '.join(unused)}: without effect, unless the entry reads KUBETRAIN_CONFIG"
 
 
 def _of_code(config: Config) -> Iterator[str]:

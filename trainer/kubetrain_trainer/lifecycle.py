@@ -20,14 +20,13 @@ from kubetrain_trainer.checkpoint_layout import (
 )
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import OF_IMAGES
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.image_folder import log_notes
-from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_time import OwnTime
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.remarks import remarks_on_own_data
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
@@ -108,9 +107,8 @@ def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, An
 
 
 def say_what_only_own_data_can_use(config: TrainConfig) -> None:
-    given = config.changed_settings() if is_import_path(config.model) else {}
-    if unused := [f"{name}={value}" for name, value in given.items() if name in OF_IMAGES]:
-        log.warning("%s: without effect, unless the task's data reads the setting", ", ".join(unused))
+    for remark in remarks_on_own_data(config):
+        log.warning(remark)
 
 
 def resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:

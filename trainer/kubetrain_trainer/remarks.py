@@ -1,9 +1,11 @@
 """Remarks on settings that are allowed, but hardly meant."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import OF_IMAGES
+from kubetrain_trainer.model_names import is_import_path
 
 UNREACHED = "the learning rate will not reach its peak"
 USED_WITH = {
@@ -13,6 +15,11 @@ USED_WITH = {
     "decay_share": ("schedule", "wsd"),
 }
 """Settings without effect unless another setting has this value."""
+USED_FOR_ANY_ENTRY = {
+    *("entry", "model_args", "resume_from", "keep_checkpoints", "metric", "metric_mode", "metrics_port"),
+    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint", "data"),
+}
+"""Settings that mean something beside an entry. The others are for kubetrain's own loop."""
 HIGH_FOR_ADAMW = 0.03
 
 
@@ -48,3 +55,22 @@ def _of_other_choices(config: TrainConfig, task: Any) -> Iterator[str]:
         choice, needed = USED_WITH.get(name, ("", ""))
         if choice and getattr(config, choice) != needed and not getattr(task, choice):
             yield f"{name}={value} has no effect: it is for {choice}={needed}, not {getattr(config, choice)}"
+
+
+def remarks_on_entry(config: TrainConfig) -> Iterator[str]:
+    """Name the settings that have no effect beside an entry, if there is one."""
+    if config.entry:
+        yield from _unread(
+            config, config.changed_settings().keys() - USED_FOR_ANY_ENTRY, "the entry reads KUBETRAIN_CONFIG"
+        )
+
+
+def remarks_on_own_data(config: TrainConfig) -> Iterator[str]:
+    """Name the settings of images that have no effect on a task of your own, if it is one."""
+    if is_import_path(config.model):
+        yield from _unread(config, OF_IMAGES, "the task's data reads the setting")
+
+
+def _unread(config: TrainConfig, names: Container[str], unless: str) -> Iterator[str]:
+    if given := [f"{name}={value}" for name, value in config.changed_settings().items() if name in names]:
+        yield f"{', '.join(given)}: without effect, unless {unless}"

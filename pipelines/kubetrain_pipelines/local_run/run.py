@@ -23,8 +23,8 @@ from kubetrain_pipelines.local_run.storage import local_parameters, local_storag
 from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import remarks_on_entry
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.remarks import remarks_on_entry
 
 POLL_SECONDS = 0.1
 
