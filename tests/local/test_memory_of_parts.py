@@ -1,14 +1,12 @@
 """The memory of a process that holds a part of a model."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.config import TrainConfig
-from support.process_groups import start, torchrun_variables
+from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE
 
 pytestmark = pytest.mark.slow
@@ -79,12 +77,8 @@ def test_no_stage_holds_much_more_than_a_part(tmp_path: Path) -> None:
 
 def run(folder: Path, name: str, **settings: Any) -> None:
     (folder / "wide.py").write_text(TASK)
-    flags = {name: TrainConfig.from_dict({**SETTINGS, **settings}).to_flags()}
-    common = {"TRAININGS": json.dumps(flags), "EVALUATES": "none"}
-    ports = free_ports(2)
-    processes = [
-        start(PROGRAM, folder, **(torchrun_variables(ports, rank, PROCESSES) | common)) for rank in range(PROCESSES)
-    ]
+    configs = {name: TrainConfig.from_dict({**SETTINGS, **settings})}
+    processes = start_ranks(PROGRAM, folder, PROCESSES, configs, EVALUATES="none")
     for process in processes:
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, text

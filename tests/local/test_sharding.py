@@ -1,6 +1,5 @@
 """Models that are split over the processes: the same training, in less memory, with any number of processes."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.pytorch_ddp.state_files import whole_state
 from kubetrain_trainer.training_output import TrainingOutput
-from support.process_groups import start, torchrun_variables
+from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, newest
 
 pytestmark = pytest.mark.slow
@@ -110,12 +108,8 @@ def begin(
     folder: Path, world_size: int, trainings: dict[str, dict[str, Any]], program: str = TRAIN, **environment: str
 ) -> list[Any]:
     (folder / "words.py").write_text(TASK)
-    flags = {name: TrainConfig.from_dict({**SETTINGS, **changes}).to_flags() for name, changes in trainings.items()}
-    ports = free_ports(1 + len(trainings))
-    common = {"TRAININGS": json.dumps(flags), "EVALUATES": "0", **environment}
-    return [
-        start(program, folder, **(torchrun_variables(ports, rank, world_size) | common)) for rank in range(world_size)
-    ]
+    configs = {name: TrainConfig.from_dict({**SETTINGS, **changes}) for name, changes in trainings.items()}
+    return start_ranks(program, folder, world_size, configs, **{"EVALUATES": "0", **environment})
 
 
 def run(folder: Path, world_size: int, trainings: dict[str, dict[str, Any]], **environment: str) -> None:

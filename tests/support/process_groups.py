@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
@@ -15,6 +16,18 @@ from kubetrain_trainer.config import TrainConfig
 
 def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[str]":
     return start_python("-c", program, folder, cwd=folder, **environment)
+
+
+def start_ranks(
+    program: str, folder: Path, world_size: int, trainings: Mapping[str, TrainConfig], **environment: str
+) -> "list[subprocess.Popen[str]]":
+    """Start PyTorch's processes of these trainings, by a program that ends in TRAIN_AND_EVALUATE."""
+    flags = {name: config.to_flags() for name, config in trainings.items()}
+    ports = free_ports(1 + len(trainings))
+    common = {"TRAININGS": json.dumps(flags), **environment}
+    return [
+        start(program, folder, **(torchrun_variables(ports, rank, world_size) | common)) for rank in range(world_size)
+    ]
 
 
 def start_python(
