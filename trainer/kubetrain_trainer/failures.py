@@ -37,7 +37,7 @@ class KnownFailure:
 
 
 MISTAKES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError)
-"""Errors of a program that would fail in the same way again, if it fails before it has taken a step."""
+"""Errors in a program, which fails in the same way again if it failed before it had taken a step."""
 AT_THE_START, FIRST_STEP = "at the start", "the first step"
 LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), str(Path(__file__).parent))
 
@@ -142,6 +142,7 @@ def explain(error: Exception) -> KubetrainError | None:
 
 
 def is_mistake(error: Exception) -> bool:
+    """Return True if the program would fail in the same way again."""
     notes = getattr(error, "__notes__", [""])
     return isinstance(error, MISTAKES) and notes[0].startswith((AT_THE_START, f"in {FIRST_STEP}"))
 

@@ -9,7 +9,7 @@ from kubetrain_pipelines.translate.fields import Fields
 
 NOT_SHOWN = "it may contain a secret, which everyone would see: let the program read a variable, and set secret_env"
 EXPANDED = re.compile(r"(?P<kept>\$\$(?=\$*\()|\$\([^)]*\))|\$\$")
-"""What Kubernetes expands in commands; kept: what an entry expands by itself."""
+"""This is what Kubernetes expands in commands. An entry expands `kept` by itself."""
 
 
 def command_of(*containers: Fields) -> list[str]:
