@@ -1,12 +1,15 @@
-"""Shut down cleanly on SIGTERM, as on Ctrl-C."""
+"""Shut down cleanly on SIGTERM, as on Ctrl-C, whatever the interrupt meets."""
 
 import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
+
+REPEAT_SECONDS = 0.05
 
 
 class Terminated(KeyboardInterrupt):
@@ -20,7 +23,7 @@ def exit_code_of(interruption: BaseException | None) -> int:
 
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Raise Terminated in the block if SIGTERM arrives."""
+    """Raise Terminated in the block if SIGTERM arrives. Neither it nor a Ctrl-C is lost."""
     if not _gets_signals():
         yield
         return
@@ -30,9 +33,30 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        with _lost_interrupts_repeated():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _lost_interrupts_repeated() -> Iterator[None]:
+    """Send an interrupt again if it arrived in a finalizer, whose errors Python only prints: this one must be heard."""
+    before = sys.unraisablehook
+
+    def repeat_or_report(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            number = signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT
+            main = threading.main_thread().ident
+            threading.Timer(REPEAT_SECONDS, signal.pthread_kill, (main, number)).start()  # once the finalizer has ended
+        else:
+            before(lost)
+
+    sys.unraisablehook = repeat_or_report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

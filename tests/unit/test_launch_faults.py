@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs import following
 from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, PROGRESS_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.follow import create_or_attach, run_job
@@ -357,7 +358,7 @@ def as_usual(handler: Handler) -> bool:
 def interrupted_run(server: ApiServer) -> list[str]:
     """Run the job in this thread, which gets the interrupts; return what it said."""
     said: list[str] = []
-    with pytest.raises(KeyboardInterrupt), KubernetesBackend.connect() as backend:
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm(), KubernetesBackend.connect() as backend:
         run_job(JOB, backend, lambda line: said.append(line.text))
     return said
 
