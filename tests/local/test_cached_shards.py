@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.sampling import plan_samples
-from kubetrain_trainer.shard_cache import TRAINING, VARIABLE, ShardCache
+from kubetrain_trainer.shard_cache import VARIABLE
 from kubetrain_trainer.tar_shards import groups_of, list_images
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import processes_of, read_until, run_json, start
@@ -107,25 +108,32 @@ def test_a_shard_that_changes_stops_the_training_by_name(
 def test_a_training_survives_a_server_that_dies_and_returns(
     framework: str, digits: Path, tmp_path: Path, s3_credentials: None
 ) -> None:
-    server, cache = FaultyS3(), ShardCache(tmp_path / "cache", TRAINING)
+    server = FaultyS3()
     for key, path in packed_files(digits, tmp_path / "packed"):
         server.put(f"digits/{key}", path.read_bytes())
     with ExitStack() as stack:
         with server.serving() as url:
             store = open_store("s3://bucket/digits", url, was_reached=True)
             data = synced(store, tmp_path / "staging", CACHE_BYTES)
-            stack.enter_context(serving(store, cache.folder, CACHE_BYTES))
+            stack.enter_context(serving(store, tmp_path / "cache", CACHE_BYTES))
             training = stack.enter_context(trainer(framework, 1, data, tmp_path, "--epochs", "3", "--log-every", "1"))
             read_until(training, "[kubetrain] step=5/")
-        waits = cache.counts()["shard_waits"]
-        while cache.counts()["shard_waits"] == waits:
-            assert training.poll() is None
+        metrics = TrainingOutput(tmp_path / "output").metrics
+        await_standstill(metrics)
+        assert training.poll() is None
         stack.enter_context(server.serving(port=int(url.rpartition(":")[2])))
         rest, _ = training.communicate(timeout=120)
         assert training.returncode == 0, rest
-    steps = [row["step"] for row in read_metrics(TrainingOutput(tmp_path / "output").metrics) if "loss" in row]
+    steps = [row["step"] for row in read_metrics(metrics) if "loss" in row]
     assert steps == list(range(1, steps[-1] + 1))
     assert steps[-1] > 100
+
+
+def await_standstill(metrics: Path) -> None:
+    size = -1
+    while (now := metrics.stat().st_size) != size:
+        size = now
+        time.sleep(2)
 
 
 LOGGED = """
