@@ -1,5 +1,6 @@
 """Models that are split over the processes: the same training, in less memory, with any number of processes."""
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ HANGS = """
 import os, signal
 from kubetrain_trainer import checkpoint_writer
 from kubetrain_trainer.pytorch_ddp import checkpoint
-checkpoint_writer.TIMEOUT_SECONDS = 1000
+checkpoint_writer.TIMEOUT_SECONDS = 1000 if os.environ["RANK"] == "0" else 5
 save = checkpoint.save_state
 def hangs(state, path):
     while os.environ["RANK"] == "1" and "00000006" in str(path):
@@ -325,15 +326,15 @@ def test_a_process_lost_while_it_writes_its_part_ends_the_training_and_keeps_the
     assert_same_training(tmp_path / "full", whole)
 
 
-def test_a_lost_process_is_noticed_at_once_even_if_another_one_hangs_while_it_writes(tmp_path: Path) -> None:
+def test_the_chief_waits_for_no_part_of_a_checkpoint_once_a_process_is_lost(tmp_path: Path) -> None:
     lost_and_hangs = HANGS + LOST + TRAIN
     processes = begin(tmp_path, 3, {"full": {"sharding": "full"}}, lost_and_hangs, DIES="2")
     text, _ = processes[0].communicate(timeout=100)
-    processes[1].kill()
     assert processes[0].returncode != 0
-    assert "in step 7" in text
-    assert [process.wait() for process in processes[1:]] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert re.search("in step [78]", text), text
     assert newest(tmp_path / "full").step == 4
+    assert processes[1].wait(60) not in (0, -signal.SIGKILL)
+    assert processes[2].wait(60) == -signal.SIGKILL
 
 
 def test_a_training_that_fails_waits_for_a_slow_part_of_its_checkpoint(tmp_path: Path) -> None:
