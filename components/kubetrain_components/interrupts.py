@@ -1,4 +1,4 @@
-"""Shut down cleanly on SIGTERM, as on Ctrl-C, whatever the interrupt meets."""
+"""Shut down cleanly on SIGTERM, as on Ctrl-C. Neither is ever lost."""
 
 import contextlib
 import signal

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.background import pause
 from kubetrain_components.jobs.kubernetes.errors import StreamCut
 from kubetrain_components.jobs.kubernetes.in_parallel import THREADS, for_each
@@ -45,7 +46,7 @@ def test_an_interrupt_is_raised_at_once_and_ends_the_threads() -> None:
             raise
 
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
         for_each(range(3 * THREADS), retry)
     assert time.monotonic() - began < 60
     for _ in range(THREADS):

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes.access import connection as connections
 from kubetrain_components.jobs.kubernetes.access import credentials, exec_plugin
@@ -515,7 +516,7 @@ def test_an_interrupt_ends_the_plugin(server: ApiServer, connect: Connect, tmp_p
     api = connect({"server": server.url}, plugin(tmp_path, "exec sleep 600"))
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
         api.get(PODS)
     interrupter.join()
 
