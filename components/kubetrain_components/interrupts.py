@@ -5,7 +5,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
 
@@ -44,7 +43,7 @@ def _lost_interrupts_repeated() -> Iterator[None]:
     """Send an interrupt again if it arrived in a finalizer, whose errors Python only prints: this one must be heard."""
     before = sys.unraisablehook
 
-    def repeat_or_report(lost: Any) -> None:
+    def repeat_or_report(lost: "sys.UnraisableHookArgs") -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
             number = signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT
             main = threading.main_thread().ident
