@@ -83,12 +83,22 @@ train_twice(train_in_a_new_group, rank)
 TENSORFLOW = (
     TRAIN_TWICE
     + """
+from types import SimpleNamespace
 import keras
 import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.tensorflow_multiworker.group import join_group, vary_dropout
+from kubetrain_trainer.tensorflow_multiworker.step import exchange
 from kubetrain_trainer.tensorflow_multiworker.train import train
+
+def exchanged(group):
+    # Returns how many MB of four gradients of 1 MB each are exchanged at once.
+    training, gradients = SimpleNamespace(group=group), [tf.ones((512, 512))] * 4
+    step = tf.function(lambda: group.strategy.run(lambda: exchange(training, gradients)))
+    operations = step.get_concrete_function().graph.get_operations()
+    sums = [each for each in operations if each.type.startswith("CollectiveReduce")]
+    return [each.inputs[0].shape.num_elements() * 4 / 2**20 for each in sums]
 
 role = tensorflow_role()
 with join_group(TrainConfig(), role) as group:
@@ -104,6 +114,9 @@ with join_group(TrainConfig(), role) as group:
     kept = group.strategy.run(lambda: dropout(tf.ones((1, 64)), training=True)).numpy() > 0
     in_both = group.sum_array(kept.astype(float))
     assert set(in_both.ravel()) == {0, 1, 2}, "each process drops other units"
+    assert exchanged(group) == [4]
+with join_group(TrainConfig(exchange_mb=1), role) as group:
+    assert exchanged(group) == [2, 2], "TensorFlow adds gradients until they are more than the setting"
 train_twice(train, role.rank, after_the_end=[0])  # the chief waits for nobody then
 threads = len(os.listdir("/proc/self/task"))
 assert threads < 200, f"{threads} threads: collectives leave some behind"
