@@ -59,6 +59,7 @@ SETTINGS = {
     "adamw-layers": {"optimizer": "adamw", "weight_decay": 0.5, "layer_rate": 0.5, "decay_norms": False},
     "momentum": {"weight_decay": 0.0},
     "nesterov": {"weight_decay": 0.0, "nesterov": True},
+    "moments": {"optimizer": "adamw", "weight_decay": 0.0},
     "betas": {"optimizer": "adamw", "weight_decay": 0.0, "beta1": 0.5, "beta2": 0.6},
     "epsilon": {"optimizer": "adamw", "weight_decay": 0.0, "epsilon": 0.1},
 }
