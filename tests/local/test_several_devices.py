@@ -59,6 +59,31 @@ for batches in predictions(task, task.data("val"), range(30), config, group):
 """
 """Prints where a step of an evaluation multiplies matrices, and the batches that it yields."""
 
+DROPOUT = """
+import keras, tensorflow as tf
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+
+class Samples:
+    def __len__(self):
+        return 12
+    def load(self, index):
+        return tf.ones(64), index
+
+def record(outputs):
+    if not outputs.all():  # else it is a validation, which drops nothing
+        with open("kept", "a") as file:
+            print(*outputs.nonzero()[1], sep=",", file=file)
+
+def loss(outputs, targets):
+    with tf.control_dependencies([tf.numpy_function(record, [outputs], [])]):
+        return tf.reduce_mean(outputs**2, axis=1)
+
+def build(config, data_dir):
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dropout(0.5)])
+    return Task(model=model, data=lambda split: Samples(), loss=loss)
+"""
+"""A task that records which units each replica keeps in a step."""
+
 
 def start(program: str, folder: Path, *flags: str) -> "subprocess.Popen[str]":
     return start_python("-c", program, *flags, cwd=folder, PYTHONPATH=":".join(filter(None, sys.path)))
@@ -113,3 +138,10 @@ def test_each_device_normalizes_its_images(tmp_path: Path) -> None:
     normalized = pytest.approx(2.2489 - 2.0357 - 1.8044, abs=1e-3)
     assert (trained["loss"], validated["validation_level"]) == (normalized, normalized)
     assert output.read_evaluation()["metrics"]["level"] == normalized
+
+
+def test_each_device_drops_other_units(tmp_path: Path) -> None:
+    (tmp_path / "dropout.py").write_text(DROPOUT)
+    run("train", tmp_path, *replace(SETTINGS, model="dropout:build").to_flags(), on=DEVICES)
+    kept = (tmp_path / "kept").read_text().split()
+    assert len(kept) == len(set(kept)) == 3
