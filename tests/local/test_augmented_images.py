@@ -17,7 +17,8 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import plan_samples
 
 EVERYTHING = {"recipe": "strong", "color_jitter": 0.4, "rand_augment": 3, "rand_augment_magnitude": 20}
-IMAGES = 48
+IMAGES = 47
+"""The last batch has an odd number of images, so that one has no other to be mixed with."""
 EPOCH = 3
 
 
