@@ -187,6 +187,14 @@ for number, settings in enumerate(trainings):
     arrays[f"targets{number}"] = np.concatenate([targets.numpy() for _, targets in loaded])
 np.savez(sys.argv[2], **arrays)
 
+plain, strong = (
+    build_task(TrainConfig(image_size=32, recipe=recipe), folder / "image_folder") for recipe in ("none", "strong")
+)
+seen = [[*load(samples, keys, strong.collate)] for samples in (plain.data("train"), strong.data("train"))]
+for one, other in zip(*seen, strict=True):
+    np.testing.assert_array_equal(one[0], other[0], "a validation sees images as they are")
+    np.testing.assert_array_equal(one[1], other[1], "a validation sees images as they are")
+
 outputs, shares = tf.constant([[2.0, 0, 0], [0.5, 1, 0]]), tf.constant([[0.75, 0, 0.25]] * 2)
 one, other = (cross_entropy(outputs, tf.constant([label] * 2), smoothing=0.1) for label in (0, 2))
 np.testing.assert_allclose(cross_entropy(outputs, shares, smoothing=0.1), 0.75 * one + 0.25 * other, rtol=1e-5)
