@@ -164,6 +164,7 @@ def test_the_loss_of_shared_labels_is_shared() -> None:
 
 
 IN_TENSORFLOW = """
+import base64
 import json
 import sys
 from pathlib import Path
@@ -171,6 +172,7 @@ import numpy as np
 import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.image_input import THUMBNAIL_PIXELS
 from kubetrain_trainer.tensorflow_multiworker.images import decode, for_shorter_side
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task, cross_entropy
@@ -194,6 +196,10 @@ seen = [[*load(samples, keys, strong.collate)] for samples in (plain.data("train
 for one, other in zip(*seen, strict=True):
     np.testing.assert_array_equal(one[0], other[0], "a validation sees images as they are")
     np.testing.assert_array_equal(one[1], other[1], "a validation sees images as they are")
+
+thumbnails = [base64.b64decode(samples.picture(index).partition(",")[2]) for index in range(len(samples))]
+sides = [max(tf.io.decode_png(each).shape) for each in thumbnails]
+assert max(sides) == THUMBNAIL_PIXELS, sides
 
 outputs, shares = tf.constant([[2.0, 0, 0], [0.5, 1, 0]]), tf.constant([[0.75, 0, 0.25]] * 2)
 one, other = (cross_entropy(outputs, tf.constant([label] * 2), smoothing=0.1) for label in (0, 2))
