@@ -1,6 +1,7 @@
 """Keras models of many kinds: regularizers, nested layers, weights of their own, targets as Keras users write them."""
 
 import time
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -253,20 +254,35 @@ def test_an_own_optimizer_may_not_schedule_average_or_accumulate(options: dict[s
         build_optimizer(TrainConfig(), task, global_batch=8)
 
 
-def test_the_latest_model_is_measured_in_its_own_precision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    policies = []
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return the precisions for which evaluations build their models; none goes further than that."""
+    found: list[str] = []
 
     def build(*_: Any) -> Any:
-        policies.append(keras.mixed_precision.dtype_policy().name)
+        found.append(keras.mixed_precision.dtype_policy().name)
         raise KubetrainError("enough")
 
     monkeypatch.setattr(evaluate, "build_task", build)
+    yield found
+    keras.mixed_precision.set_dtype_policy("float32")
+
+
+def test_a_model_is_evaluated_in_the_precision_of_its_training(
+    policies: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(evaluate, "prepare_devices", lambda config, role: None)  # allowed only before their first use
+    for precision in ("bf16", "fp32"):
+        config, output = TrainConfig(precision=precision), TrainingOutput(tmp_path)
+        with pytest.raises(KubetrainError, match="enough"):
+            evaluate.evaluate(Arguments(config=config, data_dir=tmp_path, output=output, dataset_digest=""))
+    assert policies == ["mixed_bfloat16", "float32"]
+
+
+def test_the_latest_model_is_measured_in_its_own_precision(policies: list[str], tmp_path: Path) -> None:
     group: Any = SimpleNamespace(strategy=tf.distribute.get_strategy())
     model: Any = SimpleNamespace(description={}, path=tmp_path)
-    try:
-        for precision in ("bf16", "fp32"):
-            with pytest.raises(KubetrainError, match="enough"):
-                evaluate.measure_published(tmp_path, group, model, TrainConfig(precision=precision))
-    finally:
-        keras.mixed_precision.set_dtype_policy("float32")
+    for precision in ("bf16", "fp32"):
+        with pytest.raises(KubetrainError, match="enough"):
+            evaluate.measure_published(tmp_path, group, model, TrainConfig(precision=precision))
     assert policies == ["mixed_bfloat16", "float32"]
