@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,20 @@ def test_a_skipped_step_leaves_the_model_and_its_statistics_as_they_were(tmp_pat
     assert all(np.array_equal(one, other) for one, other in zip(variables, before, strict=True))
     assert take_step(tf.random.normal((4, 8, 8, 3)), labels, 4, 2, 0.1, 1)
     assert not any(np.array_equal(one, other) for one, other in zip(variables, before, strict=True))
+
+
+def loss_of_python(outputs: Any, targets: Any) -> Any:
+    return tf.ensure_shape(tf.py_function(lambda scores: scores[:, 0], [outputs], tf.float32), outputs.shape[:1])
+
+
+def test_gradients_are_compiled_if_the_settings_say_so(tmp_path: Path) -> None:
+    """Only what is compiled may not call Python."""
+    one, compiled = (training_of(tmp_path, compile=is_compiled) for is_compiled in (False, True))
+    steps = (step_function(replace(each, task=replace(each.task, loss=loss_of_python))) for each in (one, compiled))
+    batch = (tf.ones((4, 8, 8, 3)), tf.zeros(4, tf.int32), 4, 1, 0.1, 1)
+    assert next(steps)(*batch)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations when trying to compile"):
+        next(steps)(*batch)
 
 
 def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
