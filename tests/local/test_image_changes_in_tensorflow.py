@@ -14,7 +14,7 @@ from PIL import Image
 
 from kubetrain_trainer.augmentation import Color
 from kubetrain_trainer.pytorch_ddp.image_colors import recolor as recolor_by_pillow
-from kubetrain_trainer.tensorflow_multiworker.augmented_images import GRAY, erase
+from kubetrain_trainer.tensorflow_multiworker.augmented_images import GRAY, erase, move
 from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
 from kubetrain_trainer.tensorflow_multiworker.images import resize
 
@@ -44,7 +44,16 @@ for height, width in ((375, 500), (90, 60), (224, 224)):
     for size in ((224, 224), (100, 150)):
         np.testing.assert_allclose(resize(image, *size), tf.image.resize(image, size, antialias=True), atol=1e-3)
 
-image = tf.constant(photograph(40, 40), tf.float32)
+levels = photograph(40, 40)
+image = tf.constant(levels, tf.float32)
+for affine in ((0.9, 0.3, 0.0, -0.3, 0.9, 0.0), (1.0, 0.25, 0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.2, 0.0, 1.0, -0.1)):
+    a, b, c, d, e, f = affine
+    of_pillow = (a, b, 40 * (c + (1 - a - b) / 2), d, e, 40 * (f + (1 - d - e) / 2))
+    gray = tuple(map(int, GRAY))
+    expected = Image.fromarray(levels).transform((40, 40), Image.AFFINE, of_pillow, Image.BILINEAR, fillcolor=gray)
+    differences = np.abs(move(image, tf.constant(affine)) - np.asarray(expected, np.float32))
+    assert np.quantile(differences, 0.9) < 1, affine  # Pillow does not blend edges with the gray
+
 erased = erase(image, tf.constant([0.25, 0.5, 0.5, 0.75])).numpy()
 np.testing.assert_allclose(erased[20:30, 10:20], np.broadcast_to(GRAY, (10, 10, 3)), atol=1e-3)
 erased[20:30, 10:20] = image[20:30, 10:20]
