@@ -22,6 +22,7 @@ from kubetrain_trainer.loss_scale import LossScale
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
+from kubetrain_trainer.tensorflow_multiworker import precision as precisions
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
@@ -221,6 +222,19 @@ def test_outputs_of_a_model_in_bf16_are_in_fp32_and_other_models_stay_as_they_ar
     assert model(images).dtype == tf.bfloat16
     assert forward(model, images, training=False).dtype == tf.float32
     assert keras.mixed_precision.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize(
+    ("capability", "has_bf16", "chosen"),
+    [(None, True, "bf16"), (None, False, "fp32"), ((8, 0), False, "bf16"), ((7, 5), True, "fp32")],
+)
+def test_a_training_is_in_bf16_if_its_gpus_or_its_cpu_compute_in_it(
+    capability: tuple[int, int] | None, has_bf16: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precisions, "_least_capability", lambda: capability)
+    monkeypatch.setattr(precisions, "has_bf16", lambda: has_bf16)
+    assert precisions.precision_of(TrainConfig()) == chosen
+    assert precisions.precision_of(TrainConfig(precision="fp32")) == "fp32"
 
 
 def test_a_checkpoint_that_is_being_written_is_complete_before_its_memory_is_used_again(tmp_path: Path) -> None:
