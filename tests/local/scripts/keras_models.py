@@ -148,6 +148,16 @@ def test_gradients_are_compiled_if_the_settings_say_so(tmp_path: Path) -> None:
         next(steps)(*batch)
 
 
+def test_a_loss_without_gradients_is_named(tmp_path: Path) -> None:
+    def loss_of_numpy(outputs: Any, targets: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(lambda scores: scores[:, 0], [outputs], tf.float32), [4])
+
+    training = training_of(tmp_path)
+    take_step = step_function(replace(training, task=replace(training.task, loss=loss_of_numpy)))
+    with pytest.raises(KubetrainError, match="the loss does not depend on the model's weights: compute it from"):
+        take_step(tf.ones((4, 8, 8, 3)), tf.zeros(4, tf.int32), 4, 1, 0.1, 1)
+
+
 def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
     first, same, other = (training_of(tmp_path, seed=seed).task.model.get_weights()[0] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, same)

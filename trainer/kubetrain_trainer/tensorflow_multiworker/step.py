@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.sample_values import check_sample_values
 from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
 from kubetrain_trainer.tensorflow_multiworker.loading import preparation, split
@@ -97,6 +98,9 @@ def compute_gradients(
     Args:
         all_parts: The number of parts of the step's batch in all replicas, each of which adds as much of the losses
             that do not depend on samples, such as those of regularizers.
+
+    Raises:
+        KubetrainError: if nothing can be learnt from the loss.
     """
     model, task = training.task.model, training.task
     inputs = preparation(training.samples)(inputs)
@@ -107,7 +111,13 @@ def compute_gradients(
         for each in model.losses:
             loss += tf.cast(each, loss.dtype) / all_parts
         scaled = loss * scale
-    return loss, tape.gradient(scaled, model.trainable_variables)
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    if all(gradient is None for gradient in gradients):
+        raise KubetrainError(
+            "the loss does not depend on the model's weights: compute it from the outputs by TensorFlow's operations, "
+            "because NumPy's have no gradients"
+        )
+    return loss, gradients
 
 
 def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
