@@ -496,6 +496,7 @@ import tensorflow as tf
 from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.cpus import threads_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
 from kubetrain_trainer.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
@@ -515,6 +516,7 @@ from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 
 prepare_devices(TrainConfig(tf32=False), ProcessRole())
 assert not tf.config.experimental.tensor_float_32_execution_enabled()
+assert tf.config.threading.get_intra_op_parallelism_threads() == threads_of(ProcessRole())
 
 installed = {name.lower() for name in dir(keras.applications) if inspect.isfunction(getattr(keras.applications, name))}
 of_raw_pixels = {f"efficientnetb{number}" for number in range(8)}
@@ -658,6 +660,8 @@ for name in ("keras:resnet18", "keras:resnet50", "keras:mobilenetv3small", "digi
     norms = [each for each in model.layers if isinstance(each, keras.layers.BatchNormalization)]
     if name in ("keras:resnet18", "digits_cnn"):
         assert {(each.momentum, each.epsilon) for each in norms} == {(0.9, 1e-5)}, "as in PyTorch"
+small, whole = (build_model("keras:mobilenet", 32, 7, {"alpha": width}).count_params() for width in (0.25, 1.0))
+assert small < whole / 10
 
 [level] = as_bytes(tf.constant([3.7])).numpy()
 assert level == 4
