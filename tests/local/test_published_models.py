@@ -98,6 +98,8 @@ class TestLoading:
         names, truths = [each.name for each in found], [path.parent.name for path in images]
         labels = {name: number for number, name in enumerate(model.classes)}
         assert counted(truths, names, labels) == evaluation["confusion"]
+        share = sum(name == truth for name, truth in zip(names, truths, strict=True)) / len(truths)
+        assert evaluation["metrics"]["accuracy"] == pytest.approx(share)
         assert len(set(names)) > 1, "a model that always answers the same proves nothing"
         assert model.metrics == evaluation["metrics"]
         for each in evaluation["misclassified"]:
@@ -327,6 +329,7 @@ class TestLatest:
         assert "other classes" in problem(classes=["a", "b"])
         other = {**described["config"], "model_args": {"width": 9}}
         assert "do not fit the model" in problem(config=other, config_digest="other")
+        assert "another preprocessing" in problem(input={**described["input"], "mean": [0, 0, 0]})
         failing = {**described["config"], "model": "absent.task:build"}
         assert "cannot import 'absent.task'" in problem(config=failing, config_digest="other", input={})
         weights = change(models) / EXPORTS[framework]
