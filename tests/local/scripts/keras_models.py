@@ -118,8 +118,8 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them_and_then_decayed() -> 
     assert [float(each[0]) for each in gradients] == pytest.approx([0.6 + 1.0, 0.8 + 1.0])
 
 
-def training_of(folder: Path, **settings: Any) -> Training:
-    config, role = TrainConfig(data="synthetic", precision="fp32", **settings), ProcessRole()
+def training_of(folder: Path, precision: str = "fp32", **settings: Any) -> Training:
+    config, role = TrainConfig(data="synthetic", precision=precision, **settings), ProcessRole()
     arguments = Arguments(config=config, data_dir=folder, output=TrainingOutput(folder), dataset_digest="")
     return build_training(arguments, Group(role, build_strategy(config, role)))
 
@@ -232,6 +232,14 @@ def test_outputs_of_a_model_in_bf16_are_in_fp32_and_other_models_stay_as_they_ar
     assert model(images).dtype == tf.bfloat16
     assert forward(model, images, training=False).dtype == tf.float32
     assert keras.mixed_precision.dtype_policy().name == "float32"
+
+
+def test_a_training_computes_in_the_precision_of_its_settings(tmp_path: Path) -> None:
+    try:
+        found = {each: training_of(tmp_path, each).task.model.compute_dtype for each in ("bf16", "fp16", "fp32")}
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    assert found == {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 @pytest.mark.parametrize(
