@@ -1,6 +1,6 @@
 """Remarks on settings that are allowed, but hardly meant."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
@@ -60,17 +60,15 @@ def _of_other_choices(config: TrainConfig, task: Any) -> Iterator[str]:
 def remarks_on_entry(config: TrainConfig) -> Iterator[str]:
     """Name the settings that have no effect beside an entry, if there is one."""
     if config.entry:
-        yield from _unread(
-            config, config.changed_settings().keys() - USED_FOR_ANY_ENTRY, "the entry reads KUBETRAIN_CONFIG"
-        )
+        yield from _unread(config, lambda name: name not in USED_FOR_ANY_ENTRY, "the entry reads KUBETRAIN_CONFIG")
 
 
 def remarks_on_own_data(config: TrainConfig) -> Iterator[str]:
     """Name the settings of images that have no effect on a task of your own, if it is one."""
     if is_import_path(config.model):
-        yield from _unread(config, OF_IMAGES, "the task's data reads the setting")
+        yield from _unread(config, lambda name: name in OF_IMAGES, "the task's data reads the setting")
 
 
-def _unread(config: TrainConfig, names: Container[str], unless: str) -> Iterator[str]:
-    if given := [f"{name}={value}" for name, value in config.changed_settings().items() if name in names]:
+def _unread(config: TrainConfig, is_unread: Callable[[str], bool], unless: str) -> Iterator[str]:
+    if given := [f"{name}={value}" for name, value in config.changed_settings().items() if is_unread(name)]:
         yield f"{', '.join(given)}: without effect, unless {unless}"
