@@ -1,6 +1,5 @@
 """Tasks with parts of their own in two processes, which train and measure as one process does."""
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -9,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput
-from support.process_groups import start, torchrun_variables
+from support.process_groups import start, start_ranks
 from support.training import assert_same, newest, state_of
 
 pytestmark = pytest.mark.slow
@@ -59,12 +57,8 @@ SETTINGS = TrainConfig(
 
 def run_group(folder: Path, world_size: int, **trainings: Mapping[str, Any]) -> list[str]:
     """Train in one or two processes, one training after the other, and return their logs."""
-    flags = {name: TrainConfig.from_dict({**SETTINGS.to_dict(), **each}).to_flags() for name, each in trainings.items()}
-    ports = free_ports(1 + len(trainings))
-    more = {"TRAININGS": json.dumps(flags), "PYTHONPATH": ":".join(filter(None, sys.path))}
-    processes = [
-        start(TRAIN, folder, **torchrun_variables(ports, rank, world_size), **more) for rank in range(world_size)
-    ]
+    configs = {name: TrainConfig.from_dict({**SETTINGS.to_dict(), **each}) for name, each in trainings.items()}
+    processes = start_ranks(TRAIN, folder, world_size, configs, PYTHONPATH=":".join(filter(None, sys.path)))
     logs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * world_size, logs
     return logs

@@ -21,7 +21,7 @@ def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[s
 def start_ranks(
     program: str, folder: Path, world_size: int, trainings: Mapping[str, TrainConfig], **environment: str
 ) -> "list[subprocess.Popen[str]]":
-    """Start PyTorch's processes of these trainings, by a program that ends in TRAIN_AND_EVALUATE."""
+    """Start PyTorch's processes of these trainings, by a program such as TRAIN_AND_EVALUATE."""
     flags = {name: config.to_flags() for name, config in trainings.items()}
     ports = free_ports(1 + len(trainings))
     common = {"TRAININGS": json.dumps(flags), **environment}

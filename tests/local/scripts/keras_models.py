@@ -134,14 +134,19 @@ def test_a_skipped_step_leaves_the_model_and_its_statistics_as_they_were(tmp_pat
     assert not any(np.array_equal(one, other) for one, other in zip(variables, before, strict=True))
 
 
-def loss_of_python(outputs: Any, targets: Any) -> Any:
-    return tf.ensure_shape(tf.py_function(lambda scores: scores[:, 0], [outputs], tf.float32), outputs.shape[:1])
+def with_loss_by(function: Any, training: Training) -> Training:
+    """Return the training with a loss that TensorFlow computes by a function of Python."""
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        return tf.ensure_shape(function(lambda scores: scores[:, 0], [outputs], tf.float32), outputs.shape[:1])
+
+    return replace(training, task=replace(training.task, loss=loss))
 
 
 def test_gradients_are_compiled_if_the_settings_say_so(tmp_path: Path) -> None:
     """Only what is compiled may not call Python."""
-    one, compiled = (training_of(tmp_path, compile=is_compiled) for is_compiled in (False, True))
-    steps = (step_function(replace(each, task=replace(each.task, loss=loss_of_python))) for each in (one, compiled))
+    trainings = [training_of(tmp_path, compile=is_compiled) for is_compiled in (False, True)]
+    steps = (step_function(with_loss_by(tf.py_function, each)) for each in trainings)
     batch = (tf.ones((4, 8, 8, 3)), tf.zeros(4, tf.int32), 4, 1, 0.1, 1)
     assert next(steps)(*batch)
     with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations when trying to compile"):
@@ -149,11 +154,7 @@ def test_gradients_are_compiled_if_the_settings_say_so(tmp_path: Path) -> None:
 
 
 def test_a_loss_without_gradients_is_named(tmp_path: Path) -> None:
-    def loss_of_numpy(outputs: Any, targets: Any) -> Any:
-        return tf.ensure_shape(tf.numpy_function(lambda scores: scores[:, 0], [outputs], tf.float32), [4])
-
-    training = training_of(tmp_path)
-    take_step = step_function(replace(training, task=replace(training.task, loss=loss_of_numpy)))
+    take_step = step_function(with_loss_by(tf.numpy_function, training_of(tmp_path)))
     with pytest.raises(KubetrainError, match="the loss does not depend on the model's weights: compute it from"):
         take_step(tf.ones((4, 8, 8, 3)), tf.zeros(4, tf.int32), 4, 1, 0.1, 1)
 
