@@ -69,7 +69,7 @@ def _with_folder(folder: Path) -> str:
 
 
 def finish(pair: list["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
-    outputs = [process.communicate(timeout=120)[0] for process in pair]
+    outputs = [process.communicate(timeout=60)[0] for process in pair]
     return [(process.returncode, output) for process, output in zip(pair, outputs, strict=True)]
 
 
@@ -184,7 +184,7 @@ def test_processes_that_load_samples_still_serve_the_last_steps(tmp_path: Path) 
     )
     read_until(launcher, "step=20/")
     launcher.send_signal(signal.SIGTERM)
-    log, _ = launcher.communicate(timeout=120)
+    log, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 143, log
     assert "stopped by SIGTERM after step" in log
 
@@ -200,7 +200,7 @@ def test_processes_that_load_samples_still_serve_the_last_steps(tmp_path: Path) 
 def test_a_launcher_exits_with_the_code_of_its_process(worker: str, exit_code: int, line: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(f"import os, signal, sys\n{worker}\n")
     launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
-    log, _ = launcher.communicate(timeout=120)
+    log, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == exit_code
     assert log.splitlines() == [line]
 
@@ -215,7 +215,7 @@ def test_a_launcher_divides_the_cpus_among_its_processes(tmp_path: Path) -> None
     )
     without_threads = ("env", "-u", "OMP_NUM_THREADS")
     launcher = start_python("launch.py", "--nproc-per-node", 2, "worker.py", cwd=tmp_path, prefix=without_threads)
-    assert launcher.communicate(timeout=120) == ("threads 8\nthreads 8\n", None)
+    assert launcher.communicate(timeout=60) == ("threads 8\nthreads 8\n", None)
 
 
 def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> 
     for _ in range(2):  # after a second signal it still waits
         launcher.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-    log, _ = launcher.communicate(timeout=120)
+    log, _ = launcher.communicate(timeout=60)
     assert (launcher.returncode, log) == (143, "ended in order\n")
 
 
