@@ -20,6 +20,13 @@ from support.mlflow import MlflowServer, losing_answers, parameters_of
 from support.prometheus import wait_until
 from support.tiers import ONE_IN_CI
 
+WAIT_IN_SECOND_START = """
+import pathlib, sys, time
+wait, mark = lambda: time.sleep(60), pathlib.Path(__file__).with_suffix(".failed")
+if mark.exists():
+    wait()
+"""
+"""The start over the limit of restarts, which kubetrain ends when it notices it."""
 pytestmark = pytest.mark.slow
 
 
@@ -86,8 +93,8 @@ def test_a_training_that_is_killed_and_resumed_is_one_run_with_each_step_once(
 
 def test_a_failed_training_and_its_script(server: MlflowServer, digits: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "from kubetrain_trainer import session\nsession.log(1, loss=0.5)\nsession.log(2, loss=float('nan'), f1=0.25)\n"
-        "raise ValueError('broken')\n"
+        WAIT_IN_SECOND_START + "from kubetrain_trainer import session\nsession.log(1, loss=0.5)\n"
+        "session.log(2, loss=float('nan'), f1=0.25)\nmark.touch()\nraise ValueError('broken')\n"
     )
     settings = {"mlflow_uri": server.address, "mlflow_experiment": "script", "metrics_port": 0}
     failed = kubetrain(
@@ -163,13 +170,17 @@ def test_any_name_of_a_metric_is_logged(quick: None, server: MlflowServer, tmp_p
     assert parameters_of(run)["model_args.a/b"] == "2"
 
 
-@pytest.mark.parametrize(("ends", "status"), [("", "FINISHED"), ("sys.exit(3)", "FAILED"), ("wait()", "KILLED")])
+@pytest.mark.parametrize(("ends", "status"), [("", "FINISHED"), ("fail()", "FAILED"), ("wait()", "KILLED")])
 def test_a_command_that_logs_ends_with_its_training(
     ends: str, status: str, server: MlflowServer, digits: Path, tmp_path: Path
 ) -> None:
-    """The process that logs knows neither whether the training succeeds, nor of a SIGTERM that ends it at once."""
+    """The process that logs knows neither whether the training succeeds, nor of a SIGTERM that ends it at once.
+
+    One that fails is restarted, and ended in that second start before it logs.
+    """
     (tmp_path / "train.py").write_text(
-        "import os, pathlib, sys, time\nfrom kubetrain_trainer import session\nwait = lambda: time.sleep(60)\n"
+        WAIT_IN_SECOND_START + "import os\nfrom kubetrain_trainer import session\n"
+        "def fail():\n    mark.touch()\n    sys.exit(3)\n"
         "for step in range(1, 6):\n    session.log(step, loss=1 / step)\n"
         f"{ends}\nmodel = pathlib.Path(os.environ['KUBETRAIN_OUTPUT'], 'export')\nmodel.mkdir()\n"
         "(model / 'model.bin').write_text('1')\n"

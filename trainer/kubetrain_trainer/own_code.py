@@ -1,5 +1,6 @@
 """A training by a script or command of your own: what it finds, and how it runs."""
 
+import contextlib
 import json
 import logging
 import os
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.check_script import check_program, existing_script
@@ -47,17 +49,39 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     if not output.is_finished():
         forget_model(output, role)
         os.environ.update(environment(arguments))
-        try:
+        with _ending_mlflow_run(arguments) if role.is_chief and entry.command else contextlib.nullcontext():
             run_entry(entry)
-        finally:
-            if role.is_chief and entry.command and output.metrics.exists():
-                # The processes of the command have ended: they could not know how, or were killed.
-                log_to_mlflow(arguments.config, output)
         with StopSignal() as stop:  # a pod that has to end now may complete what takes seconds
             accept_model(output, role, stop)
     if role.is_chief:
         report_result(output.read_result() or {})
     succeeded.set()
+
+
+@contextlib.contextmanager
+def _ending_mlflow_run(arguments: Arguments) -> Iterator[None]:
+    """End the run that the processes of a command log to: they cannot know how the command ends, or are killed.
+
+    A start that logs nothing before it fails, or is ended, leaves the run as the start before it did.
+    """
+    metrics = arguments.output.metrics
+    before = _version(metrics)
+    try:
+        yield
+    except SystemExit:
+        if _version(metrics) != before:
+            log_to_mlflow(arguments.config, arguments.output)
+        raise
+    if metrics.exists():
+        log_to_mlflow(arguments.config, arguments.output)
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what is different once a process has replaced the file or appended to it; None if there is no file."""
+    with contextlib.suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def own_entry(arguments: Arguments) -> Entry:
