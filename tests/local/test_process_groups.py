@@ -104,10 +104,13 @@ role = tensorflow_role()
 with join_group(TrainConfig(), role) as group:
     assert group.from_chief(lambda: f"of {role.rank}") == "of 0"
     with group.strategy.scope():
-        model = keras.Sequential([keras.Input((64,)), keras.layers.BatchNormalization(momentum=0)])
+        frozen = keras.layers.Dense(64, "relu", trainable=False)
+        model = keras.Sequential([keras.Input((64,)), keras.layers.BatchNormalization(momentum=0), frozen])
         dropout = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5, seed=1)])
     group.strategy.run(lambda: model(tf.fill((2, 64), role.rank + 1.0), training=True))
+    frozen.bias.assign([role.rank] * 64)
     group.broadcast_statistics(model)
+    assert frozen.bias.numpy().tolist() == [role.rank] * 64, "weights that no step changes are not sent"
     assert model.layers[0].moving_mean.numpy().tolist() == [1] * 64
     assert model.layers[0].moving_variance.numpy().tolist() == [0] * 64
     vary_dropout(dropout, group.strategy)

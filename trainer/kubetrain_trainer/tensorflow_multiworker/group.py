@@ -19,6 +19,7 @@ from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.start_banner import describe_start, with_interface
 from kubetrain_trainer.stop_signal import exit_on_sigterm
+from kubetrain_trainer.tensorflow_multiworker.layers import without_frozen
 from kubetrain_trainer.tensorflow_multiworker.precision import describe_precision
 
 DEFAULT_EXCHANGE_MB = 25
@@ -106,7 +107,7 @@ class Group(ProcessGroup):
         return [tf.nest.pack_sequence_as(value, each) for each in zip(*parts, strict=True)]
 
     def broadcast_statistics(self, model: keras.Model) -> None:
-        statistics = model.non_trainable_weights
+        statistics = without_frozen(model.non_trainable_weights, model)
         if self.replicas == 1 or not statistics:
             return
         joined = np.concatenate([variable.numpy().ravel() for variable in statistics])

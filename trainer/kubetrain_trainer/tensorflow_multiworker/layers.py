@@ -1,7 +1,7 @@
 """Layers that keep their weights, and learning rates that differ between layers."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import keras
 import tensorflow as tf
@@ -28,6 +28,12 @@ def freeze(model: keras.Model, patterns: str) -> None:
 def layers_of(model: keras.Model) -> list[keras.Layer]:
     """Return the layers of the model, and theirs, in order."""
     return list(model._flatten_layers(include_self=False, recursive=True))
+
+
+def without_frozen(variables: Iterable[keras.Variable], model: keras.Model) -> list[keras.Variable]:
+    """Leave out the weights of frozen layers, which Keras lists with the statistics, although no step changes them."""
+    weights = {id(each) for layer in layers_of(model) for each in layer._trainable_variables}
+    return [each for each in variables if id(each) not in weights]
 
 
 @contextlib.contextmanager

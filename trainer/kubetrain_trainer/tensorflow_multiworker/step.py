@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.sample_values import check_sample_values
-from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
+from kubetrain_trainer.tensorflow_multiworker.layers import at_rates, without_frozen
 from kubetrain_trainer.tensorflow_multiworker.loading import preparation, split
 from kubetrain_trainer.tensorflow_multiworker.optimizer import is_decayed
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
@@ -21,7 +21,8 @@ def step_function(training: Training) -> Callable[..., bool]:
     If steps may be skipped, the host chooses between two graphs, because a condition cannot contain an update.
     """
     skips, run_replicas = training.config.skips_steps, training.group.strategy.run
-    variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
+    model = training.task.model
+    variables, statistics = model.trainable_variables, without_frozen(model.non_trainable_variables, model)
     gradients_of = partial(sum_gradients, training)
     if training.config.compile:  # excludes the exchange between processes, which XLA cannot compile
         gradients_of = tf.function(gradients_of, jit_compile=True)
@@ -33,7 +34,7 @@ def step_function(training: Training) -> Callable[..., bool]:
         return loss, tf.identity(stop_request), before, wait, *clip_and_decay(training, summed, variables)
 
     def update_local(gradients: list[Any]) -> None:
-        with at_rates(training.task.model, training.config.layer_rate):
+        with at_rates(model, training.config.layer_rate):
             training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def restore_local(before: list[tf.Tensor]) -> None:
