@@ -238,7 +238,7 @@ class TrainConfig(DataSettings):
     exchange_mb: int = setting(
         0,
         "megabytes of gradients that processes exchange at once, while the rest is still computed; 0: 25 (PyTorch: the "
-        "first ones fewer)",
+        "first ones fewer). TensorFlow adds the gradient that exceeds them",
         minimum=0,
     )
     preflight: str = setting(
