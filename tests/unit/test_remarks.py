@@ -55,6 +55,14 @@ def test_settings_of_the_choice_made_are_not_named() -> None:
     assert not said({"optimizer": "adamw", "beta1": 0.8, "schedule": "wsd", "decay_share": 0.2}, peak_rate=0.001)
 
 
+def test_the_strength_of_operations_that_are_not_drawn_is_named() -> None:
+    strength = {"rand_augment_magnitude": 5}
+    assert said(strength) == ["rand_augment_magnitude=5 has no effect without rand_augment"]
+    assert said({**strength, "recipe": "strong", "rand_augment": 0}) == said(strength)
+    assert not said({**strength, "rand_augment": 1})
+    assert not said({**strength, "recipe": "strong"})
+
+
 def test_the_learning_rate_of_sgd_is_named_with_adamw() -> None:
     settings = {"optimizer": "adamw", "learning_rate": 0.1}
     assert said(settings, peak_rate=0.2) == [

@@ -55,6 +55,8 @@ def _of_other_choices(config: TrainConfig, task: Any) -> Iterator[str]:
         choice, needed = USED_WITH.get(name, ("", ""))
         if choice and getattr(config, choice) != needed and not getattr(task, choice):
             yield f"{name}={value} has no effect: it is for {choice}={needed}, not {getattr(config, choice)}"
+    if config.rand_augment_magnitude >= 0 and not config.augmentation.rand_augment:
+        yield f"rand_augment_magnitude={config.rand_augment_magnitude} has no effect without rand_augment"
 
 
 def remarks_on_entry(config: TrainConfig) -> Iterator[str]:
