@@ -1,5 +1,7 @@
 """The plan of everything that a run creates on a cluster."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,23 @@ def images(manifest: dict[str, Any]) -> set[str]:
     spec = manifest["spec"]
     templates = [each["template"] for each in spec.get("pytorchReplicaSpecs", {"": spec}).values()]
     return {container["image"] for template in templates for container in template["spec"]["containers"]}
+
+
+def containers(manifest: Any) -> Iterator[dict[str, Any]]:
+    for name, value in manifest.items() if isinstance(manifest, dict) else enumerate(manifest):
+        if name in ("containers", "initContainers"):
+            yield from value
+        elif isinstance(value, dict | list):
+            yield from containers(value)
+
+
+def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> None:
+    """A quota on limits.cpu demands it."""
+    placement = {"cpu": "8", "cpu_limit": "16", "rdzv_backend": "etcd-v2"}
+    config = {"model": "own:build", "test_split": "test", "data": "tar_shards", "data_access": "cache"}
+    made = plan(placement=placement, workers=3, min_workers=2, train_config=config, skip_unchanged=True)
+    limits = [each["resources"]["limits"]["cpu"] for each in containers(made)]
+    assert Counter(limits) == {"16": 2, "1": 3, "500m": 1, "100m": 2}
 
 
 def test_a_training_run_creates_two_pvcs_and_three_jobs() -> None:
