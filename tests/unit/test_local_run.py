@@ -181,6 +181,11 @@ def test_the_pods_of_a_local_job_reach_one_another_without_the_users_proxy() -> 
     )
 
 
+def test_the_pods_of_a_local_job_inherit_nothing_that_a_job_sets() -> None:
+    outer = {"RANK": "3", "PET_NNODES": "4", "TF_CONFIG": "{}", "KUBETRAIN_POD_ab": "worker-0", "RANKING": "best"}
+    assert {*inherited_environment(outer)} & {*outer} == {"RANKING"}
+
+
 class TestEmbeddedS3:
     def test_it_gets_nothing_of_the_users_aws(self) -> None:
         mine = {"AWS_DEFAULT_PROFILE": "team", "AWS_CONFIG_FILE": "/mine", "AWS_ENDPOINT_URL_STS": "https://sts"}
