@@ -22,6 +22,7 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes.access import connection as connections
 from kubetrain_components.jobs.kubernetes.access import credentials, exec_plugin
+from kubetrain_components.jobs.kubernetes.access.kubeconfig import find_connection
 from kubetrain_components.jobs.kubernetes.access.proxies import proxy_for
 from kubetrain_components.jobs.kubernetes.access.transport import raise_descriptor_limit
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -144,6 +145,19 @@ def test_a_pod_uses_its_account_and_reads_its_token_again(
     (tmp_path / "token").write_bytes(b"two")
     api.get(PODS)
     assert [each["authorization"] for each in tls_server.headers] == ["Bearer one", "Bearer two"]
+
+
+@pytest.mark.parametrize("named_by", ["KUBECONFIG", "KUBETRAIN_CONTEXT"])
+def test_a_pod_uses_a_kubeconfig_that_it_names(named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").touch()
+    monkeypatch.setattr(connections, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    (tmp_path / ".kube").mkdir()
+    write(tmp_path / ".kube/config", {"server": "http://127.0.0.1:1"}, {})
+    monkeypatch.setenv(named_by, "it" if named_by == "KUBETRAIN_CONTEXT" else str(tmp_path / ".kube/config"))
+    assert find_connection("").namespace == "of-it"
 
 
 @pytest.mark.parametrize("as_files", [True, False])
