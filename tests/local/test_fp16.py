@@ -87,7 +87,7 @@ def train(framework: str, folder: Path, name: str, precision: str, factor: float
     )
     module, output = f"{package_of(framework)}.train", folder / name
     flags = ("--data-dir", folder, "--output-dir", output, *config.to_flags())
-    process = start_python("-m", module, *flags, cwd=folder, PYTHONPATH=str(folder))
+    process = start_python("-m", module, *flags, cwd=folder)
     log, _ = process.communicate(timeout=120)
     assert process.returncode == 0, log
     return str(log)

@@ -1,7 +1,6 @@
 """A Keras task with parts of its own in two processes, which train and measure as one process does."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +29,7 @@ SETTINGS = TrainConfig(
 
 def start_program(program: str, folder: Path, name: str, *flags: str, **environment: str) -> "subprocess.Popen[str]":
     arguments = ["-m", f"kubetrain_trainer.tensorflow_multiworker.{program}", "--data-dir", ".", "--output-dir", name]
-    path = ":".join(filter(None, sys.path))
-    return start_python(*arguments, *flags, cwd=folder, PYTHONPATH=path, **environment)
+    return start_python(*arguments, *flags, cwd=folder, **environment)
 
 
 def end(*processes: "subprocess.Popen[str]") -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,7 @@ def train(folder: Path, trainings: Mapping[str, tuple[str, Mapping[str, Any]]]) 
         run: flags_of({**SETTINGS, "model_args": {"task": task}, **settings})
         for run, (task, settings) in trainings.items()
     }
-    process = start_python("-c", TRAIN, json.dumps(flags), cwd=folder, PYTHONPATH=":".join(filter(None, sys.path)))
+    process = start_python("-c", TRAIN, json.dumps(flags), cwd=folder)
     log, _ = process.communicate(timeout=150)
     assert process.returncode == 0, log
     (folder / ("log" if (folder / "first-log").exists() else "first-log")).write_text(log)

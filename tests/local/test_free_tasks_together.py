@@ -1,7 +1,6 @@
 """Tasks with parts of their own in two processes, which train and measure as one process does."""
 
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ SETTINGS = TrainConfig(
 def run_group(folder: Path, world_size: int, **trainings: Mapping[str, Any]) -> list[str]:
     """Train in one or two processes, one training after the other, and return their logs."""
     configs = {name: TrainConfig.from_dict({**SETTINGS.to_dict(), **each}) for name, each in trainings.items()}
-    processes = start_ranks(TRAIN, folder, world_size, configs, PYTHONPATH=":".join(filter(None, sys.path)))
+    processes = start_ranks(TRAIN, folder, world_size, configs)
     logs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * world_size, logs
     return logs
@@ -85,7 +84,7 @@ def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path,
     measured = newest(folder / "output" / "metrics").manifest["metrics"]
     arguments = ["--data-dir", ".", "--output-dir", "output/metrics"]
     program = f"import sys; sys.argv[1:] = {arguments}{EVALUATE}"
-    evaluation = start(program, folder, PYTHONPATH=":".join(filter(None, sys.path)))
+    evaluation = start(program, folder)
     log, _ = evaluation.communicate(timeout=60)
     assert evaluation.returncode == 0, log
     expected = TrainingOutput(folder / "output" / "metrics").read_evaluation()

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +85,7 @@ def build(config, data_dir):
 
 
 def start(program: str, folder: Path, *flags: str) -> "subprocess.Popen[str]":
-    return start_python("-c", program, *flags, cwd=folder, PYTHONPATH=":".join(filter(None, sys.path)))
+    return start_python("-c", program, *flags, cwd=folder)
 
 
 def end(process: "subprocess.Popen[str]") -> str:

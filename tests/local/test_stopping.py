@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -57,15 +56,11 @@ def train_pair(framework: str, folder: Path, *settings: object) -> list["subproc
             *("-u", "-m", f"{package_of(framework)}.train", "--data-dir", ".", "--output-dir", "output"),
             *(*fixed, *settings),
             cwd=folder,
-            **{LOG_VARIABLE: str(folder / f"termination-message-{rank}"), "PYTHONPATH": _with_folder(folder)},
+            **{LOG_VARIABLE: str(folder / f"termination-message-{rank}")},
             **(torchrun_variables(ports, rank) if framework == "pytorch" else {"TF_CONFIG": tf_config(ports, rank)}),
         )
         for rank in range(2)
     ]
-
-
-def _with_folder(folder: Path) -> str:
-    return ":".join([str(folder), *filter(None, sys.path)])
 
 
 def finish(pair: list["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
@@ -152,7 +147,7 @@ def test_a_last_checkpoint_that_is_being_written_is_completed(framework: str, tm
     settings = ("--data", "synthetic", "--max-steps", 5, "--metrics-port", 0)
     places = ("--data-dir", ".", "--output-dir", "output")
     program = SLOW_STORAGE.replace("PACKAGE", package_of(framework))
-    process = start_python("-u", "-c", program, *places, *settings, cwd=tmp_path, PYTHONPATH=_with_folder(tmp_path))
+    process = start_python("-u", "-c", program, *places, *settings, cwd=tmp_path)
     log, _ = process.communicate(timeout=120)
     assert process.returncode == 143, log
     assert [each.step for each in complete_checkpoints(TrainingOutput(tmp_path / "output").checkpoints)] == [5], log

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,16 +174,12 @@ def folder(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcomes(folder: Path) -> dict[str, str]:
     """Return how each training ended."""
     trainings = {name: _flags({**SETTINGS, **settings}) for name, settings in TRAININGS.items()}
-    process = start_python("train.py", json.dumps(trainings), cwd=folder, PYTHONPATH=_with_folder(folder))
+    process = start_python("train.py", json.dumps(trainings), cwd=folder)
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log
     (folder / "log").write_text(log)
     outcomes: dict[str, str] = json.loads(log.rpartition("outcomes: ")[2])
     return outcomes
-
-
-def _with_folder(folder: Path) -> str:
-    return ":".join([str(folder), *filter(None, sys.path)])
 
 
 def _flags(settings: dict[str, Any]) -> list[str]:

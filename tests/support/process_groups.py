@@ -33,10 +33,12 @@ def start_ranks(
 def start_python(
     *arguments: object, cwd: Path, prefix: Sequence[str] = (), **environment: str
 ) -> "subprocess.Popen[str]":
+    """Start Python with what the tests import, and with what lies in the folder."""
+    path = os.pathsep.join([str(cwd), *filter(None, sys.path)])
     return subprocess.Popen(
         [*prefix, sys.executable, *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
