@@ -230,6 +230,24 @@ def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> 
     assert (launcher.returncode, log) == (143, "ended in order\n")
 
 
+def test_a_launcher_hears_a_signal_that_arrives_in_a_finalizer(tmp_path: Path) -> None:
+    """Python only prints what its handler raises there."""
+    (tmp_path / "worker.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "launch.py").write_text(
+        "import signal, sys\n"
+        "from kubetrain_trainer.pytorch_ddp.patient_agent import LocalElasticAgent\n"
+        "from kubetrain_trainer.pytorch_ddp.torchrun import run_processes\n"
+        "class Connection:\n    def __del__(self):\n        signal.raise_signal(signal.SIGTERM)\n"
+        "monitor = LocalElasticAgent._monitor_workers\n"
+        "def monitor_and_close(*arguments):\n    Connection()\n    return monitor(*arguments)\n"
+        "LocalElasticAgent._monitor_workers = monitor_and_close\n"
+        "sys.exit(run_processes(sys.argv[1:]))\n"
+    )
+    launcher = start_python("launch.py", "worker.py", cwd=tmp_path)
+    log, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 143, log
+
+
 # A process that saves when its launcher has lost the others, while the kubelet stops the pod.
 SAVES = """
 import os, signal, sys, time

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
 
 from kubetrain_trainer.pytorch_ddp.late_pod import is_late
 from kubetrain_trainer.saving_marks import VARIABLE, is_saving
@@ -34,7 +35,12 @@ class Process(Protocol):
 
 
 class PatientAgent(LocalElasticAgent):
+    heard: SignalException | None = None
+    """What a signal has raised. A finalizer, or a library that catches any exception, may have lost it."""
+
     def _monitor_workers(self, worker_group: Any) -> Any:
+        if self.heard:
+            raise self.heard
         result = super()._monitor_workers(worker_group)
         if result.state is WorkerState.FAILED and is_incurable(read_termination_message()):
             self._remaining_restarts = 0

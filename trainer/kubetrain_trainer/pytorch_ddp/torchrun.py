@@ -90,7 +90,8 @@ def _set_variables(parsed: argparse.Namespace) -> None:
 def _stop(number: int, _: object) -> NoReturn:
     for each in STOPPING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)  # after a second signal torchrun would not wait for its processes
-    raise SignalException("stopped by a signal", sigval=signal.Signals(number))
+    PatientAgent.heard = SignalException("stopped by a signal", sigval=signal.Signals(number))
+    raise PatientAgent.heard
 
 
 def _run(parsed: argparse.Namespace) -> None:
