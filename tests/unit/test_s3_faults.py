@@ -302,6 +302,18 @@ class TestBytes:
             with pytest.raises(StoreError, match="instead of 2-4"):
                 store.read("key", listed.etag, 2, 5)
 
+    def test_a_part_that_does_not_say_which_one_it_is_is_refused(self, s3: FaultyS3, store: ObjectStore) -> None:
+        s3.put("data/key", b"0123456789")
+        (listed,) = store.list()
+
+        def send(handler: Handler, stored: Stored) -> bool:
+            handler.answer(206, stored.content[2:5], stored.validators)
+            return True
+
+        s3.fail("data/key", send)
+        with pytest.raises(StoreError, match="has the bytes '' instead of 2-4"):
+            store.read("key", listed.etag, 2, 5)
+
     @pytest.mark.parametrize("fault", [early_hints, surplus, until_closed])
     def test_answers_that_follow_one_another_are_not_mixed_up(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, fault: Fault

@@ -258,6 +258,15 @@ class TestTransfer:
         assert (report.downloaded, report.resumed) == (3, 1)
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
+    def test_a_file_of_an_older_listing_is_fetched_again_if_its_object_has_changed(
+        self, source: Path, tmp_path: Path
+    ) -> None:
+        interrupt_at("b/c", source, tmp_path / "staging")
+        (source / "a").write_bytes(b"9")
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (report.downloaded, report.resumed) == (3, 0)
+        assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"9"
+
     def test_unfinished_versions_of_older_listings_are_deleted(self, source: Path, tmp_path: Path) -> None:
         interrupt_at("b/c", source, tmp_path / "staging")
         (source / "d").write_bytes(b"4444")
