@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.command_environment import command_environment
 from kubetrain_components.jobs.job import ClaimMount, Job
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
@@ -159,6 +160,26 @@ def test_the_ranks_of_an_xgboost_job_begin_with_the_master() -> None:
     assert [each["RANK"] for each in (master, *workers)] == ["0", "1", "2"]
     assert master["MASTER_ADDR"] == "Master-0"
     assert master["WORKER_ADDRS"] == "Worker-0,Worker-1"
+
+
+@pytest.mark.parametrize(
+    ("framework", "variables"),
+    [
+        (
+            "paddle",
+            {"PADDLE_MASTER": "pod-0:9", "PADDLE_NNODES": "2", "PADDLE_JOB_ID": command("paddle").identity.name},
+        ),
+        (
+            "jax",
+            {
+                **{"COORDINATOR_ADDRESS": "pod-0", "COORDINATOR_PORT": "9"},
+                **{"NUM_PROCESSES": "2", "PROCESS_ID": "1"},
+            },
+        ),
+    ],
+)
+def test_a_pod_learns_its_rank_and_where_the_first_one_is(framework: str, variables: dict[str, str]) -> None:
+    assert command_environment(command(framework), "1", lambda rank: f"pod-{rank}", 9) == variables
 
 
 def test_the_command_is_told_where_its_data_and_output_are() -> None:
