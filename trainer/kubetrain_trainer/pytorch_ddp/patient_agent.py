@@ -35,12 +35,12 @@ class Process(Protocol):
 
 
 class PatientAgent(LocalElasticAgent):
-    heard: SignalException | None = None
-    """What a signal has raised. A finalizer, or a library that catches any exception, may have lost it."""
+    heard: signal.Signals | None = None
+    """The signal that has asked this pod to stop. A finalizer, or a library, may have lost what its handler raised."""
 
     def _monitor_workers(self, worker_group: Any) -> Any:
         if self.heard:
-            raise self.heard
+            raise stopped_by(self.heard)
         result = super()._monitor_workers(worker_group)
         if result.state is WorkerState.FAILED and is_incurable(read_termination_message()):
             self._remaining_restarts = 0
@@ -63,6 +63,10 @@ class PatientAgent(LocalElasticAgent):
         """Wait for the processes even after a SIGTERM, because torchrun would leave those that save."""
         with StopSignal():
             super()._shutdown(*arguments, **options)
+
+
+def stopped_by(number: signal.Signals) -> SignalException:
+    return SignalException("stopped by a signal", sigval=number)
 
 
 def stop(processes: Mapping[int, Process], marks: Path) -> None:

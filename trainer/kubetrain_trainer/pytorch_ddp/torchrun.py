@@ -19,7 +19,7 @@ from kubetrain_trainer import saving_marks
 from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod, nccl_log
-from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent
+from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent, stopped_by
 from kubetrain_trainer.termination import clear_termination_message, report_failure
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -90,8 +90,8 @@ def _set_variables(parsed: argparse.Namespace) -> None:
 def _stop(number: int, _: object) -> NoReturn:
     for each in STOPPING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)  # after a second signal torchrun would not wait for its processes
-    PatientAgent.heard = SignalException("stopped by a signal", sigval=signal.Signals(number))
-    raise PatientAgent.heard
+    PatientAgent.heard = signal.Signals(number)
+    raise stopped_by(PatientAgent.heard)
 
 
 def _run(parsed: argparse.Namespace) -> None:
