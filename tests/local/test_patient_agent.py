@@ -57,10 +57,12 @@ def build(config, data_dir):
 HASTY_LAUNCH = """
 import sys
 from kubetrain_trainer.pytorch_ddp import launch, patient_agent
+from kubetrain_trainer.termination import end_process
 
 patient_agent.TIMEOUT_SECONDS = 2
-sys.exit(launch.launch(sys.argv[1:]))
+end_process(launch.launch(sys.argv[1:]))
 """
+"""As launch.py ends: Python's own end may abort in a thread of torchrun that asks the store."""
 
 
 @pytest.fixture
