@@ -68,16 +68,14 @@ def _ending_mlflow_run(arguments: Arguments) -> Iterator[None]:
     before = _version(metrics)
     try:
         yield
-    except SystemExit:
+        before = None  # a success ends the run, whichever start has logged
+    finally:
         if _version(metrics) != before:
             log_to_mlflow(arguments.config, arguments.output)
-        raise
-    if metrics.exists():
-        log_to_mlflow(arguments.config, arguments.output)
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """Return what is different once a process has replaced the file or appended to it; None if there is no file."""
+    """Return what is different once a process has replaced the file or appended to it; None for a missing file."""
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
         return status.st_ino, status.st_mtime_ns
