@@ -9,6 +9,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.command_job import CommandJob
+from kubetrain_components.manifest import Manifest
 
 IDENTITY = JobIdentity(pipeline="digits", stage="launch_training", run_id="Run 7", dataset="0123456789abcdef")
 MOUNTS = (
@@ -143,3 +144,14 @@ EVERY_SETTING = Placement(
     ttl_seconds=86400,
     clean_pods="All",
 )
+
+
+def templates_in(manifest: Any) -> list[Manifest]:
+    """The pod templates anywhere in a manifest."""
+    if isinstance(manifest, list):
+        return [found for each in manifest for found in templates_in(each)]
+    if not isinstance(manifest, dict):
+        return []
+    if isinstance(manifest.get("spec"), dict) and "containers" in manifest["spec"]:
+        return [manifest]
+    return [found for each in manifest.values() for found in templates_in(each)]

@@ -49,17 +49,6 @@ def job_in(name: str) -> Manifest:
     return next(each for each in yaml.safe_load_all(text_of(name)) if each["kind"].endswith("Job"))
 
 
-def templates_in(manifest: Any) -> list[Manifest]:
-    """The pod templates anywhere in a manifest."""
-    if isinstance(manifest, list):
-        return [found for each in manifest for found in templates_in(each)]
-    if not isinstance(manifest, dict):
-        return []
-    if isinstance(manifest.get("spec"), dict) and "containers" in manifest["spec"]:
-        return [manifest]
-    return [found for each in manifest.values() for found in templates_in(each)]
-
-
 def leaves_of(template: Manifest, main: str = "") -> dict[str, str]:
     """The fields of a pod by path, with quantities as strings and one name for the container that trains."""
     main = main or template["spec"]["containers"][0]["name"]

@@ -171,10 +171,7 @@ def test_the_ranks_of_an_xgboost_job_begin_with_the_master() -> None:
         ),
         (
             "jax",
-            {
-                **{"COORDINATOR_ADDRESS": "pod-0", "COORDINATOR_PORT": "9"},
-                **{"NUM_PROCESSES": "2", "PROCESS_ID": "1"},
-            },
+            {"COORDINATOR_ADDRESS": "pod-0", "COORDINATOR_PORT": "9", "NUM_PROCESSES": "2", "PROCESS_ID": "1"},
         ),
     ],
 )

@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_pipelines import images
 from support.api_server import PODS, ApiServer
-from support.manifests import batch, command, indexed, pytorch, tensorflow, trainjob
+from support.manifests import batch, command, indexed, pytorch, templates_in, tensorflow, trainjob
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -124,22 +124,11 @@ def test_the_network_policy_admits_the_pods_of_every_kind_and_the_metrics() -> N
     ((key,),) = [[each["key"] for each in spec["podSelector"]["matchExpressions"]]]
     assert spec["ingress"][0]["from"] == [{"podSelector": spec["podSelector"]}]
     made = [pytorch(metrics_port=8000), tensorflow(), trainjob(), indexed(), batch(), command("mpi"), command("jax")]
-    templates = [each for job in made for manifest in manifests_of(job) for each in pod_templates(manifest)]
+    templates = templates_in([manifests_of(job) for job in made])
     assert len(templates) >= len(made)
     assert all(key in template["metadata"]["labels"] for template in templates)
     ports = [port["name"] for port in templates[0]["spec"]["containers"][0]["ports"] if port["containerPort"] == 8000]
     assert ports == [spec["ingress"][1]["ports"][0]["port"]]
-
-
-def pod_templates(manifest: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(manifest, dict):
-        if "containers" in manifest.get("spec", {}) and manifest.get("kind") != "Pod":
-            yield manifest
-        for value in manifest.values():
-            yield from pod_templates(value)
-    if isinstance(manifest, list):
-        for value in manifest:
-            yield from pod_templates(value)
 
 
 def test_the_operators_template_passes_pod_security_restricted() -> None:

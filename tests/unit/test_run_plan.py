@@ -1,7 +1,6 @@
 """The plan of everything that a run creates on a cluster."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from kubetrain_components.sites.cluster import ClusterSite
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import ApiServer
+from support.manifests import templates_in
 
 
 def admitted(**changes: Any) -> RunParameters:
@@ -31,17 +31,7 @@ def plan(**changes: Any) -> list[dict[str, Any]]:
 
 
 def images(manifest: dict[str, Any]) -> set[str]:
-    spec = manifest["spec"]
-    templates = [each["template"] for each in spec.get("pytorchReplicaSpecs", {"": spec}).values()]
-    return {container["image"] for template in templates for container in template["spec"]["containers"]}
-
-
-def containers(manifest: Any) -> Iterator[dict[str, Any]]:
-    for name, value in manifest.items() if isinstance(manifest, dict) else enumerate(manifest):
-        if name in ("containers", "initContainers"):
-            yield from value
-        elif isinstance(value, dict | list):
-            yield from containers(value)
+    return {container["image"] for each in templates_in(manifest) for container in each["spec"]["containers"]}
 
 
 def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> None:
@@ -49,7 +39,9 @@ def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> N
     placement = {"cpu": "8", "cpu_limit": "16", "rdzv_backend": "etcd-v2"}
     config = {"model": "own:build", "test_split": "test", "data": "tar_shards", "data_access": "cache"}
     made = plan(placement=placement, workers=3, min_workers=2, train_config=config, skip_unchanged=True)
-    limits = [each["resources"]["limits"]["cpu"] for each in containers(made)]
+    pods = [each["spec"] for each in templates_in(made)]
+    containers = [each for pod in pods for each in (*pod.get("initContainers", []), *pod["containers"])]
+    limits = [each["resources"]["limits"]["cpu"] for each in containers]
     assert Counter(limits) == {"16": 2, "1": 3, "500m": 1, "100m": 2}
 
 

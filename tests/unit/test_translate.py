@@ -26,6 +26,7 @@ from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_pipelines.translate.translation import Translation
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from support.manifests import templates_in
 from support.translated import (
     ALIKE,
     HAND_WRITTEN,
@@ -34,7 +35,6 @@ from support.translated import (
     changed,
     job_in,
     leaves_of,
-    templates_in,
     text_of,
     translated,
     unmapped,

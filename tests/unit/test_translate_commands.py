@@ -10,6 +10,7 @@ import yaml
 from kubetrain_pipelines.cli.main import main
 from kubetrain_pipelines.cli.translate import report, translate_and_show
 from kubetrain_pipelines.translate.translation import Translation
+from support.manifests import templates_in
 from support.translated import (
     ALIKE,
     HAND_WRITTEN,
@@ -18,7 +19,6 @@ from support.translated import (
     changed,
     job_in,
     leaves_of,
-    templates_in,
     text_of,
     translated,
     unmapped,

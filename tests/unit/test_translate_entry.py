@@ -14,7 +14,8 @@ import pytest
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_pipelines.translate.translation import Translation
-from support.translated import Manifest, changed, templates_in, translated, unmapped
+from support.manifests import templates_in
+from support.translated import Manifest, changed, translated, unmapped
 
 URIS = ["dataset_uri=s3://bucket/flowers", "model_uri=s3://bucket/models"]
 VARIABLES = {"RATE": "0.1", "NOTE": 'say "so"', "TOKENS": "$(HF_TOKEN)"}
