@@ -188,13 +188,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     of_torchrun |= {"nccl_log.py", "network.py"}  # NCCL logs to files of torchrun's
     of_torchrun |= {"preflight.py"}  # TensorFlow's processes only exchange what a strategy does
     of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
-    of_loading |= {
-        "jpeg_files.py",
-        "jpeg_decoder.py",
-        "image_batches.py",
-        "fitted_images.py",
-        "device_batches.py",
-    }  # only PyTorch decodes on the GPU, and copies to it itself
+    of_loading |= {"image_batches.py", "device_batches.py"}  # only PyTorch mixes batches, and copies them itself
     of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
     # Each of TensorFlow's processes has the whole model and reads the whole state.
     of_shards = {

@@ -82,7 +82,7 @@ def test_a_training_uses_the_gpu_and_its_model_needs_none(tmp_path: Path) -> Non
     assert model.eval()(torch.zeros(1, 3, 16, 16)).isfinite().all()
 
 
-@pytest.mark.parametrize("settings", [("recipe=strong",), ("recipe=standard", "jpeg_decoder=gpu", "loader_workers=2")])
+@pytest.mark.parametrize("settings", [("recipe=strong",), ("recipe=standard", "loader_workers=2")])
 def test_images_from_files(settings: tuple[str, ...], tmp_path: Path) -> None:
     for split, count in (("train", 64), ("val", 8), ("test", 8)):
         for index in range(count):

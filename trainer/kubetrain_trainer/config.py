@@ -15,7 +15,7 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, setting
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
-    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "jpeg_decoder", "preflight", "avoid_bad_nodes"),
+    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "preflight", "avoid_bad_nodes"),
     *("mlflow_uri", "mlflow_experiment"),
     *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format", "compile_mode"),
 )

@@ -11,7 +11,6 @@ from kubetrain_trainer.layers import patterns_in
 from kubetrain_trainer.mlflow_address import address_problem
 
 OF_PYTORCH = (
-    "jpeg_decoder",
     "sharding",
     "tensor_parallel",
     "activation_checkpointing",
@@ -20,7 +19,7 @@ OF_PYTORCH = (
     "preflight",
     "avoid_bad_nodes",
 )
-OF_IMAGES = ("recipe", *PARTS, "evaluation_crop", "skip_damaged", "jpeg_decoder")
+OF_IMAGES = ("recipe", *PARTS, "evaluation_crop", "skip_damaged")
 """Settings of the images that models by name train on."""
 OF_THE_LOOP = ("initial_weights", "freeze", "layer_rate", "profile_steps", *OF_IMAGES, *OF_PYTORCH)
 """Settings of the trainer's loop and its images, of which your own script knows nothing."""
@@ -79,13 +78,6 @@ def _of_images(config: Config) -> Iterator[str]:
             yield f"{name} is empty: name a folder of the dataset"
     if config.augmentation.is_used and config.data == "synthetic":
         yield "recipe and its parts are for images from files, but data is synthetic"
-    if config.jpeg_decoder == "gpu" and config.data == "synthetic":
-        yield "jpeg_decoder cannot be gpu, because synthetic data has no files"
-    if config.jpeg_decoder == "gpu" and config.augmentation.colors:
-        yield (
-            "jpeg_decoder cannot be gpu, because only the CPU changes colors and moves pixels: set it to auto, or set "
-            "rand_augment=0 and color_jitter=0"
-        )
     if 0 <= config.crop_area < SMALLEST_CROP:
         yield f"crop_area must be at least {SMALLEST_CROP}, or -1, not {config.crop_area}"
     for name in PARTS:

@@ -56,13 +56,6 @@ class DataSettings(Settings):
         "next one takes its place",
         minimum=0,
     )
-    jpeg_decoder: str = setting(
-        "cpu",
-        "PyTorch: what decodes the JPEG files that a built-in model trains on; cpu: the loading processes; gpu: the "
-        "GPU, except for files that it does not decode well; auto: gpu if it has a decoder of its own and the recipe "
-        "does not change colors",
-        choices=("auto", "cpu", "gpu"),
-    )
     recipe: str = setting(
         "none",
         "how the training images of built-in models are changed at random; standard: crop_area 0.25 and flip 0.5; "

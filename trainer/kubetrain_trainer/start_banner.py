@@ -14,13 +14,11 @@ def describe_start(
     sharding: str = "none",
     used_gpus: int = 0,
     gpus: int = 0,
-    jpeg: str = "",
 ) -> str:
     """Return a line like "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, CPU".
 
     Args:
         gpus: GPUs of this pod, of which its processes use used_gpus.
-        jpeg: What decodes JPEG files, if that might be a GPU.
     """
     parts = [
         backend,
@@ -31,7 +29,6 @@ def describe_start(
         counted(threads, "thread", "threads") + " each" * (world_size > 1),
         f"{used_gpus} of {counted(gpus, 'GPU', 'GPUs')} in this pod" if gpus else "",
         device,
-        jpeg,
     ]
     return "training starts: " + ", ".join(part for part in parts if part)
 

@@ -1,9 +1,8 @@
 """Training images, changed at random by the recipe."""
 
-import copy
 import random
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 from PIL import Image
@@ -15,8 +14,7 @@ from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.pytorch_ddp.image_colors import recolor
-from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize, scaled_size
-from kubetrain_trainer.pytorch_ddp.jpeg_files import JpegFile, size_to_decode
+from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
 from kubetrain_trainer.tar_shards import TarShards
 
 GRAY = tuple(round(255 * each) for each in MEAN)
@@ -24,41 +22,20 @@ GRAY = tuple(round(255 * each) for each in MEAN)
 
 
 class AugmentedImages(StoredImages):
-    def __init__(self, images: ImageFolder | TarShards, config: TrainConfig, *, device_decodes: bool = False) -> None:
-        """If the device decodes, leave JPEG files to it. That needs the collate function of image_batches.py."""
+    def __init__(self, images: ImageFolder | TarShards, config: TrainConfig) -> None:
         super().__init__(images, config)
         self._recipe = config.augmentation
-        self.device_decodes = device_decodes
         self.left_out = LeftOut(config.skip_damaged)
 
     def __getitem__(self, index: int) -> Any:
         """Return the image and the label, and how to mix them with the next sample's if the recipe mixes."""
         drawn = draw(self._recipe, random)  # which the loader has seeded for this sample
-        content = self._images.read(index)
-        size = size_to_decode(content) if self.device_decodes else None
-        image = self._file(content, drawn, *size) if size else changed(self._pixels_of(index, content, drawn), drawn)
+        image = changed(self._pixels_of(index, self._images.read(index), drawn), drawn)
         sample = image, int(self._images.labels[index])
         return (*sample, drawn.mixed) if self._recipe.mixes else sample
 
-    def decoded_by_cpu(self) -> Self:
-        """Return the same images, of which the device decodes none."""
-        images = copy.copy(self)
-        images.device_decodes = False
-        return images
-
-    @property
-    def _is_cropped(self) -> bool:
-        return self._recipe.crop_area < 1
-
-    def _file(self, content: bytes, drawn: Drawn, width: int, height: int) -> JpegFile:
-        if self._is_cropped:
-            part, scaled = crop_of(drawn, width, height), (self._pixels, self._pixels)
-        else:
-            part, scaled = (0, 0, width, height), scaled_size(width, height, self._pixels, self._shorter_side)
-        return JpegFile(content, width * height, part, scaled, self._pixels, drawn.is_flipped, drawn.erased)
-
     def _pixels_of(self, index: int, content: bytes, drawn: Drawn) -> Tensor:
-        if not self._is_cropped:
+        if self._recipe.crop_area == 1:
             return self._fitted(index, content)
         image = self._decode(index, self._pixels, drawn.cropped, content)
         crop = channels_first(image.crop(crop_of(drawn, *image.size)))

@@ -15,7 +15,6 @@ from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
-from kubetrain_trainer.pytorch_ddp.jpeg_decoder import decodes_on_gpu
 from kubetrain_trainer.stored_images import source_of
 
 
@@ -35,7 +34,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
     return ImageData(
         source.list_classes(data_dir),
         split=lambda split: StoredImages(stored(split), config),
-        training=lambda: AugmentedImages(stored("train"), config, device_decodes=decodes_on_gpu(config)),
+        training=lambda: AugmentedImages(stored("train"), config),
     )
 
 

@@ -1,4 +1,4 @@
-"""Batches that are brought to the device beside the steps: copied, and their JPEG files decoded."""
+"""Batches that are copied to the device beside the steps."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kubetrain_trainer.pytorch_ddp.image_batches import EncodedBatch
 from kubetrain_trainer.pytorch_ddp.structures import map_movable, tensors_in, to_device
 
 Bringing = Future[tuple[Any, Any]]
@@ -29,11 +28,7 @@ def brought_ahead(batches: Iterable[tuple[Any, Any]], device: torch.device) -> I
 
 
 def brought(bringing: Bringing, device: torch.device) -> Any:
-    """Return the batch, for which later work of the device waits.
-
-    Raises:
-        UndecodedFiles: if the device could not decode one of the files.
-    """
+    """Return the batch, for which later work of the device waits."""
     batch, ready = bringing.result()
     if ready is None:
         return batch
@@ -56,8 +51,7 @@ def _bring(batch: Any, device: torch.device) -> tuple[Any, Any]:
 
 def _moved(value: Any, device: torch.device) -> Any:
     """Leave sparse tensors and objects that move themselves: their memory cannot be kept for a stream."""
-    is_brought = isinstance(value, EncodedBatch) or (isinstance(value, Tensor) and _is_dense(value))
-    return to_device(value, device) if is_brought else value
+    return to_device(value, device) if isinstance(value, Tensor) and _is_dense(value) else value
 
 
 def _is_dense(tensor: Tensor) -> bool:

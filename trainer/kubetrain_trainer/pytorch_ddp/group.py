@@ -16,7 +16,6 @@ from kubetrain_trainer.errors import InvalidSetting, Stopped
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
-from kubetrain_trainer.pytorch_ddp.jpeg_decoder import describe_decoder
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, use_tf32
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.watchdog import FIRST_STEP_FACTOR, PEERS_FACTOR
@@ -59,7 +58,6 @@ class Group(ProcessGroup):
             precision=describe_precision(config, self.device),
             threads=torch.get_num_threads(),
             device=self.device_name,
-            jpeg=describe_decoder(config),
             used_gpus=self.role.local_world_size,
             gpus=torch.cuda.device_count(),
         )

@@ -1,7 +1,6 @@
 """The loader that batches samples by their indices, and brings the batches to the device."""
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import random
@@ -20,8 +19,7 @@ from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.device_batches import Bringing, brought, brought_ahead
-from kubetrain_trainer.pytorch_ddp.jpeg_files import UndecodedFiles
+from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.sample_keys import Key, batches_of, keys_of
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
@@ -30,7 +28,6 @@ from kubetrain_trainer.shard_groups import ShardGroups
 Collate = Callable[[list[Any]], Any]
 MAX_WORKERS_PER_PROCESS, BATCHES_AHEAD = 16, 16
 """Limits for each training process: 256 images of 224 pixels are 39 MB, and /dev/shm has 1 GiB by default."""
-log = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
@@ -74,23 +71,14 @@ class Loader:
         batches, self._keys.batches = tee(ahead)
         with own_messages():
             loaded = zip(batches, self._loader, strict=True)
-            if self._device.type == "cpu" and not getattr(self._samples, "device_decodes", False):
+            if self._device.type == "cpu":
                 for keys, batch in loaded:
                     yield self._deliver(batch, len(keys))
             else:
                 for keys, bringing in brought_ahead(loaded, self._device):
-                    yield self._delivered(bringing, keys)
+                    yield self._deliver(brought(bringing, self._device), len(keys))
         if self._keys.failure:
             raise self._keys.failure
-
-    def _delivered(self, bringing: Bringing, keys: Sequence[Key]) -> Loaded:
-        try:
-            return self._deliver(brought(bringing, self._device), len(keys))
-        except UndecodedFiles as error:
-            log.warning("the GPU could not decode a JPEG file (%s): the CPU decodes this batch", error)
-            samples = SeededSamples(self._samples.decoded_by_cpu(), self._config.seed)
-            pixels = self._collate([samples[key] for key in keys])  # type: ignore[misc]
-            return self._deliver(pixels, len(keys))
 
     def load_split(self) -> Iterator[Loaded]:
         """Yield this process's part of the samples, each once."""
