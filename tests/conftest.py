@@ -9,9 +9,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from kubetrain_components.jobs.local.loopback import HOST
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_pipelines.local_run.digits import write_digits
-from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embedded_s3
+from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, EmbeddedS3, embedded_s3
 
 # What a shell starts in the background ignores interrupts, and so would every process that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,7 +47,8 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def bucket(s3: EmbeddedS3, s3_credentials: None, request: pytest.FixtureRequest) -> str:
     """An empty bucket of this test's own."""
     name = f"bucket-{abs(hash(request.node.nodeid)):x}"[:40]
-    urlopen(Request(f"{s3.url}/{name}", method="PUT")).close()
+    token = {"x-amz-security-token": CREDENTIALS["AWS_SESSION_TOKEN"]}
+    urlopen(Request(f"{s3.url}/{name}", method="PUT", headers=token)).close()
     return name
 
 

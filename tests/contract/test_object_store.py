@@ -11,7 +11,7 @@ from botocore.httpsession import URLLib3Session
 
 from kubetrain_components.object_store.open_store import check_uri, open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
-from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
+from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreError
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.errors import InvalidSetting
 from support.permissions import obeyed_permissions
@@ -269,15 +269,6 @@ def test_missing_credentials_are_reported(s3: EmbeddedS3, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(StoreError, match="credentials"):
         list(open_store("s3://bucket/x", s3.url).list())
-
-
-def test_a_public_bucket_needs_no_credentials(
-    s3: EmbeddedS3, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    open_store(f"s3://{bucket}", s3.url).write("key", b"x")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    assert [each.key for each in open_store(f"s3://{bucket}", s3.url, Access.ANONYMOUS).list()] == ["key"]
 
 
 @pytest.mark.parametrize(

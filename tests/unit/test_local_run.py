@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -16,6 +18,7 @@ from kubetrain_components.jobs.local.pod import inherited_environment
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.local_run.embedded_s3 import (
     CREDENTIALS,
+    EmbeddedS3,
     embedded_s3,
     replaced_environment,
     without_user_settings,
@@ -215,6 +218,28 @@ class TestEmbeddedS3:
             server.save_new_objects(MODELS, folder, restored)
         assert [(folder / name).read_text() for name in ("kept", "changed", "more/added")] == ["old", "new", "added"]
         assert (folder / "kept").stat().st_ino == before.st_ino
+
+    @pytest.mark.parametrize("key", ["../outside", "/tmp/outside", "a/../../outside"])
+    def test_a_key_that_leads_out_of_the_folder_is_refused_by_name(
+        self, s3: EmbeddedS3, bucket: str, key: str, tmp_path: Path
+    ) -> None:
+        open_store(f"s3://{bucket}", s3.url).write(key, b"hostile")
+        with pytest.raises(KubetrainError, match=f"cannot save s3://{bucket}/{key}"):
+            s3.save_new_objects(bucket, tmp_path / "a" / "models", {})
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+    @pytest.mark.parametrize("method", ["PUT", "GET", "OPTIONS"])
+    @pytest.mark.parametrize("token", [{}, {"X-Amz-Security-Token": "guessed"}])
+    def test_requests_of_others_are_refused(self, s3: EmbeddedS3, bucket: str, method: str, token: Any) -> None:
+        """Neither the programs of other users nor web pages, which ask for the leave of OPTIONS, know the token."""
+        origin = {"Origin": "http://page.example", "Access-Control-Request-Method": "PUT"}
+        request = Request(
+            f"{s3.url}/{bucket}/key", b"x" if method == "PUT" else None, {**origin, **token}, method=method
+        )
+        with pytest.raises(HTTPError, match="403") as refused:
+            urlopen(request)
+        assert not [name for name in refused.value.headers if name.lower().startswith("access-control")]
+        assert list(open_store(f"s3://{bucket}", s3.url).list()) == []
 
 
 def test_the_example_dataset_is_complete_or_missing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.pod import inherited_environment
 from kubetrain_trainer import metrics_page, metrics_server
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
@@ -111,6 +112,19 @@ def test_other_paths_are_not_found(serve: Serve) -> None:
     scrape(port)
     with pytest.raises(HTTPError, match="404"):
         urlopen(f"http://127.0.0.1:{port}/config")
+
+
+@pytest.mark.parametrize(("variables", "others"), [({}, True), (inherited_environment({}), False)])
+def test_a_local_run_serves_only_this_machine(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], others: bool
+) -> None:
+    """127.0.0.2 stands for the address by which other machines reach this one."""
+    monkeypatch.setenv(metrics_server.HOST_VARIABLE, variables.get(metrics_server.HOST_VARIABLE, ""))
+    port = free_ports(1)[0]
+    serve(port, lambda: "value 1\n")
+    scrape(port)
+    with socket.socket() as other:
+        assert (other.connect_ex(("127.0.0.2", port)) == 0) is others
 
 
 def test_a_client_that_disconnects_is_not_logged(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """An HTTP server for metrics that runs beside the training and never interrupts it."""
 
 import logging
+import os
 import socket
 import socketserver
 import sys
@@ -10,6 +11,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 PATH = "/metrics"
+HOST_VARIABLE = "KUBETRAIN_METRICS_HOST"
+"""The environment variable with the IPv4 address to listen on; not set for all addresses of a pod."""
 RETRY_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
@@ -65,8 +68,11 @@ class _Server(socketserver.ThreadingTCPServer):
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
     def server_bind(self) -> None:
+        host = os.environ.get(HOST_VARIABLE, "")
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # accept IPv4 as well
+            host = host and f"::ffff:{host}"
+        self.server_address = (host, self.server_address[1])
         super().server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

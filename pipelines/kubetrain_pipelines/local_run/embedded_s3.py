@@ -1,30 +1,33 @@
 """The S3 server of local runs: moto, in its own process, on a free port of the loopback interface.
 
-Its objects are in memory. A run saves those that later runs need as files in the workspace, and restores them.
+Its objects are in memory. A run saves those that later runs need as files in the workspace, and restores them. Other
+users of this machine, and web pages in a browser, can reach the port: they lack the session token that it demands.
 
 python -m kubetrain_pipelines.local_run.embedded_s3 [BUCKET FOLDER]...     prints its URL and serves until it is killed
 """
 
 import contextlib
+import hmac
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kubetrain_components.jobs.local.loopback import without_proxy
+from kubetrain_components.jobs.local.loopback import HOST, without_proxy
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.model_folder import is_inside
 
-HOST = "127.0.0.1"
 NEEDS_DEMO = "install it with `pip install 'kubetrain[demo]'`, or set dataset_uri to your own dataset"
 # Not the user's AWS settings, which would lead to another server or account.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "kubetrain",
     "AWS_SECRET_ACCESS_KEY": "kubetrain",
+    "AWS_SESSION_TOKEN": os.urandom(16).hex(),
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
@@ -39,11 +42,17 @@ class EmbeddedS3:
         return {each.key: each.etag for each in open_store(f"s3://{bucket}", self.url).list()}
 
     def save_new_objects(self, bucket: str, folder: Path, known: Mapping[str, str]) -> None:
-        """Save the bucket's objects as files, except those that still have their known ETag."""
+        """Save the bucket's objects as files, except those that still have their known ETag.
+
+        Raises:
+            KubetrainError: if a key would lead out of the folder.
+        """
         store = open_store(f"s3://{bucket}", self.url)
         for each in store.list():
             if known.get(each.key) == each.etag:
                 continue
+            if not is_inside(each.key):
+                raise KubetrainError(f"cannot save s3://{bucket}/{each.key}: rename it, as it leads out of {folder}")
             path = folder / each.key
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, store.read(each.key).read())
@@ -98,16 +107,28 @@ def replaced_environment(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(buckets: Mapping[str, Path]) -> None:
-    from moto.server import ThreadedMotoServer
+    os.environ |= {"S3_IGNORE_SUBDOMAIN_BUCKETNAME": "true", "MOTO_DISABLE_GLOBAL_CORS": "true"}
+    from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
 
-    os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
     for bucket, folder in buckets.items():
         _fill(bucket, folder)
-    server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    print(f"http://{host}:{port}", flush=True)
-    threading.Event().wait()
+    application = _for_holders(os.environ["AWS_SESSION_TOKEN"], DomainDispatcherApplication(create_backend_app))
+    server = make_server(HOST, 0, application, threaded=True, request_handler=MotoRequestHandler)
+    print(f"http://{HOST}:{server.port}", flush=True)
+    server.serve_forever()
+
+
+def _for_holders(token: str, application: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse requests without the token."""
+
+    def guarded(request: Mapping[str, Any], start_response: Callable[..., Any]) -> Any:
+        if hmac.compare_digest(request.get("HTTP_X_AMZ_SECURITY_TOKEN", "").encode(), token.encode()):
+            return application(request, start_response)
+        start_response("403 Forbidden", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>AccessDenied</Code><Message>the session token is missing or wrong</Message></Error>"]
+
+    return guarded
 
 
 def _fill(bucket: str, folder: Path) -> None:

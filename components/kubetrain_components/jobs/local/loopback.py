@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-LOOPBACK = "127.0.0.1,localhost"
+HOST = "127.0.0.1"
+LOOPBACK = f"{HOST},localhost"
 
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from kubetrain_components.jobs.job import Replica
 from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.job_times import PodTimes
-from kubetrain_components.jobs.local.loopback import without_proxy
+from kubetrain_components.jobs.local.loopback import HOST, without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
+from kubetrain_trainer.metrics_server import HOST_VARIABLE
 from kubetrain_trainer.termination import LOG_VARIABLE, failure_message
 
 # Set by the operator or torchrun: values from the launcher's own environment must not reach a pod.
@@ -143,4 +144,5 @@ def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     path = f"{programs}{os.pathsep}{kept.get('PATH', '')}"
-    return {**kept, **without_proxy(kept), "PATH": path, "GLOO_SOCKET_IFNAME": loopback}
+    own = {"PATH": path, "GLOO_SOCKET_IFNAME": loopback, HOST_VARIABLE: HOST}
+    return {**kept, **without_proxy(kept), **own}
