@@ -13,5 +13,11 @@ def strings(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
+def without_managed_fields(manifest: Manifest) -> Manifest:
+    """Leave out who set which field, which is often half of an object."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
+    return {**manifest, "metadata": metadata}
+
+
 def without_empty(values: Manifest) -> Manifest:
     return {name: value for name, value in values.items() if value not in ("", [], {})}

@@ -13,7 +13,7 @@ from kubetrain_components.jobs.annotations import (
     TTL_ANNOTATION,
     VERDICT_ANNOTATION,
 )
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
     companion_manifest,
@@ -95,15 +95,31 @@ def test_a_job_whose_launcher_left_it_at_an_unreadable_time_is_kept(left_at: str
 def test_pods_that_outlive_their_job_are_cleaned_unless_a_launcher_kept_them(
     its_job: dict, pods: int, decision: str
 ) -> None:
-    assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), [{}] * pods), DAY, NOW)) == decision
+    running = [pod(index) for index in range(pods)]
+    assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), running), DAY, NOW)) == decision
+
+
+def pod(index: int = 0) -> dict:
+    labels = {REPLICA_TYPE_LABEL: "worker", REPLICA_INDEX_LABEL: str(index)}
+    owner = {"kind": "PyTorchJob", "name": "j", "uid": "u", "controller": True}
+    metadata = {"name": f"p{index}", "uid": f"p{index}", "creationTimestamp": time_of(3), "labels": labels}
+    spec = {"containers": [{"name": "pytorch"}], "nodeName": "n"}
+    return {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec, "status": {"phase": "Running"}}
 
 
 def test_pods_that_still_work_after_the_lead_has_succeeded_are_kept() -> None:
     ended = job(None, "Succeeded", hours_ago=2)
-    assert decide(Found(JobKind.XGBOOST_JOB, ended, run(), [{}]), DAY, NOW)[0] is Action.KEEP
-    assert decide(Found(JobKind.XGBOOST_JOB, judged("succeeded", "Running"), run(), [{}]), DAY, NOW)[0] is Action.CLEAN
+    assert decide(Found(JobKind.XGBOOST_JOB, ended, run(), [pod()]), DAY, NOW)[0] is Action.KEEP
+    is_judged = judged("succeeded", "Running")
+    assert decide(Found(JobKind.XGBOOST_JOB, is_judged, run(), [pod()]), DAY, NOW)[0] is Action.CLEAN
     failed = job(None, "Failed", hours_ago=2)
-    assert decide(Found(JobKind.XGBOOST_JOB, failed, run(), [{}]), DAY, NOW)[0] is Action.CLEAN
+    assert decide(Found(JobKind.XGBOOST_JOB, failed, run(), [pod()]), DAY, NOW)[0] is Action.CLEAN
+
+
+def test_rank_0_of_an_elastic_job_that_reports_success_is_kept() -> None:
+    ended = {**job(None, "Succeeded", hours_ago=2), "spec": {"elasticPolicy": {}}}
+    assert decide(Found(JobKind.PYTORCH_JOB, ended, run(), [pod(0), pod(1)]), DAY, NOW)[0] is Action.KEEP
+    assert decide(Found(JobKind.PYTORCH_JOB, ended, run(), [pod(1)]), DAY, NOW)[0] is Action.CLEAN, "rank 0 has ended"
 
 
 @pytest.mark.parametrize(
@@ -179,21 +195,15 @@ def test_kinds_that_the_cluster_does_not_have_are_passed_over(server: ApiServer,
     assert reap() == []
 
 
-def test_what_a_role_of_an_earlier_release_may_not_list_is_skipped(
-    server: ApiServer, reap: Callable[[], list[str]]
-) -> None:
-    server.put("/apis/" + TRAIN_JOBS, resources=[{"name": "trainjobs"}, {"name": "trainingruntimes"}])
-    server.put("/api/v1", resources=[{"name": "services"}])
-    for plural in ("trainjobs", "services"):
-        server.fail(f"tests/{plural}", answer(403, f'User "reaper" cannot list resource "{plural}" in API group "x"'))
-    job = server.put("/apis/batch/v1/namespaces/tests/jobs/left", **job_manifest(batch(), None))
-    trainjobs, of_job, services = reap()
-    assert trainjobs == "skip trainjobs: reaper may not list trainjobs in the whole cluster: " + ROLE
-    assert of_job == f"keep Job {job['metadata']['name']}: has no run"
-    assert services.startswith("skip services: reaper may not list services")
-
-
-ROLE = "give it the Role in deploy/, or ask your cluster administrator to"
+def test_a_deletion_that_is_refused_keeps_no_other_job(server: ApiServer, reap: Callable[[], list[str]]) -> None:
+    long_ago = left(hours_ago=10 * 365 * 24)["metadata"]["annotations"]
+    paths = [f"/apis/batch/v1/namespaces/tests/jobs/{name}" for name in ("held", "other")]
+    for path in paths:
+        made = job_manifest(batch(), None)
+        server.put(path, **made | {"metadata": made["metadata"] | {"annotations": long_ago}})
+    server.fail("DELETE " + paths[0], answer(403, 'admission webhook "policy" denied the request: held'))
+    assert any(line.startswith("could not delete held") and "held" in line for line in reap())
+    assert [path for path in paths if path in server.objects] == paths[:1]
 
 
 def test_a_role_that_grants_no_jobs_at_all_is_an_error(server: ApiServer, reap: Callable[[], list[str]]) -> None:

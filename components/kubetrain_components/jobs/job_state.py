@@ -120,13 +120,13 @@ class JobState:
     def is_ending(self) -> bool:
         """True if the job reports success, or its main containers have ended although the job does not report it."""
         if self.phase.is_final:
-            return self.phase is Phase.SUCCEEDED and not self._ended_early
+            return self.phase is Phase.SUCCEEDED and not self.has_succeeded_early
         is_blocked = any(pod.blocks_the_end or pod.has_led_to_success for pod in self.pods)
         have_succeeded = all(pod.phase is Phase.SUCCEEDED and not pod.is_terminating for pod in self.pods)
         return is_blocked or (self.is_under_way and have_succeeded)
 
     @property
-    def _ended_early(self) -> bool:
+    def has_succeeded_early(self) -> bool:
         """True if the job reports the success of its lead while other pods still work, or that of another pod of an
         elastic job while rank 0 does, which may write the model."""
         working = [pod for pod in self.pods if pod.phase is Phase.RUNNING and not pod.is_terminating]

@@ -26,7 +26,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import WORKFLOWS
-from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError, UnknownKind
 from kubetrain_components.jobs.kubernetes.leaked import OURS, leaked_companions, unneeded_etcds
 from kubetrain_components.jobs.kubernetes.manifests.etcd import ETCD_OF_LABEL
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_resource
@@ -57,7 +57,7 @@ class Found:
 
     @property
     def state(self) -> JobState:
-        return job_state(self.kind, self.job, [])
+        return job_state(self.kind, self.job, self.pods)
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.job['metadata']['name']}"
@@ -106,8 +106,8 @@ def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Actio
     keeps_pods = is_judged and state.annotations.get(CLEAN_PODS_ANNOTATION, "None") == "None"
     if not found.pods or keeps_pods or ended_at is None:
         return Action.KEEP, "has ended"
-    if not is_judged and state.phase is Phase.SUCCEEDED and found.kind.traits.succeeds_with_lead:
-        return Action.KEEP, "its lead has succeeded, but other pods still work"
+    if not is_judged and state.phase is Phase.SUCCEEDED and state.has_succeeded_early:
+        return Action.KEEP, "reports success, but pods still work that its launcher waits for"
     age = now - ended_at
     pods = f"has ended {_hours(age)} ago, but {len(found.pods)} of its pods still run"
     return (Action.CLEAN if age >= CLEANING_DELAY else Action.KEEP), pods
@@ -129,29 +129,10 @@ def _hours(age: timedelta) -> str:
     return f"{age / timedelta(hours=1):.1f} h"
 
 
-def _jobs(api: KubernetesApi, kind: JobKind) -> list[Manifest] | None:
-    """Return our jobs of this kind; None if our role, of an earlier release, does not grant to list them."""
-    try:
-        found = list_if_served(api, kind.traits.resource, labelSelector=OURS)
-        # An etcd is judged by its training, not by its own state.
-        return [each for each in found if ETCD_OF_LABEL not in each["metadata"]["labels"]]
-    except Forbidden as error:
-        if kind is JobKind.BATCH_JOB:  # a role of any release grants it
-            raise
-        _say_skipped(kind.traits.plural, error)
-        return None
-
-
-def _leaked(api: KubernetesApi, kind: JobKind, jobs: Sequence[Manifest], now: datetime) -> list[Manifest]:
-    try:
-        return leaked_companions(api, kind, jobs, now)
-    except Forbidden as error:
-        _say_skipped(companion_resource(kind)[1], error)
-        return []
-
-
-def _say_skipped(plural: str, error: Forbidden) -> None:
-    print(f"skip {plural}: {error}", flush=True)
+def _jobs(api: KubernetesApi, kind: JobKind) -> list[Manifest]:
+    found = list_if_served(api, kind.traits.resource, labelSelector=OURS)
+    # An etcd is judged by its training, not by its own state.
+    return [job for job in found if ETCD_OF_LABEL not in job["metadata"]["labels"]]
 
 
 def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
@@ -180,11 +161,10 @@ class Reaper:
     deletes: bool
 
     def reap(self, kind: JobKind) -> None:
-        if (jobs := _jobs(self.api, kind)) is None:
-            return
+        jobs = _jobs(self.api, kind)
         for job in jobs:
             self._reap_job(Found(kind, job, _run_of(job, self.api), _running_pods(Found(kind, job), self.api)))
-        for companion in _leaked(self.api, kind, jobs, self.now):
+        for companion in leaked_companions(self.api, kind, jobs, self.now):
             name = f"{companion_resource(kind)[1].removesuffix('s')} {companion['metadata']['name']}"
             self._say(Action.DELETE, name, "no job has or needs it")
             self._delete(companion_resource(kind), [companion])
@@ -207,7 +187,10 @@ class Reaper:
     def _delete(self, resource: tuple[str, str], manifests: Sequence[Manifest]) -> None:
         for each in manifests if self.deletes else ():
             metadata = each["metadata"]
-            self.api.delete(self.api.path(*resource, metadata["name"]), uid=metadata["uid"])
+            try:
+                self.api.delete(self.api.path(*resource, metadata["name"]), uid=metadata["uid"])
+            except KubernetesError as error:  # which must not keep the others
+                print(f"could not delete {metadata['name']} ({error}): the next run tries again", flush=True)
 
 
 def main() -> None:

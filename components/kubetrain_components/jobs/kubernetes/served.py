@@ -4,7 +4,7 @@ from typing import Any
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
-from kubetrain_components.manifest import Manifest
+from kubetrain_components.manifest import Manifest, without_managed_fields
 
 Resource = tuple[str, str]
 """API version and plural."""
@@ -27,7 +27,7 @@ def list_if_served(api: KubernetesApi, resource: Resource, **query: Any) -> list
         Forbidden: if our account may not list them, although the cluster has the kind.
     """
     try:
-        return list((api.get(api.path(*resource), **query) or {}).get("items") or [])
+        return list((api.list_all(api.path(*resource), without_managed_fields, **query) or {}).get("items") or [])
     except UnknownKind:
         return []
     except Forbidden:  # also the answer for kinds that the cluster does not have

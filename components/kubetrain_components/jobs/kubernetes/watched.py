@@ -12,7 +12,7 @@ from kubetrain_components.changes import Changes
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.errors import Gone, KubernetesError, StreamCut, StreamSilent
-from kubetrain_components.manifest import Manifest
+from kubetrain_components.manifest import Manifest, without_managed_fields
 from kubetrain_trainer.errors import KubetrainError
 
 WATCH_SECONDS = 60
@@ -110,7 +110,7 @@ class Watched(BackgroundThread):
 
     def _list(self) -> str:
         """Store the current objects and return the resource version of the list."""
-        found = self._api.list_all(self._path, **self._selector)
+        found = self._api.list_all(self._path, without_managed_fields, **self._selector)
         if found is None:
             raise KubernetesError(f"the cluster has no {self._path}: check the namespace")
         kind = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
@@ -165,7 +165,8 @@ class Watched(BackgroundThread):
         if event["type"] == "BOOKMARK":
             return
         with self.changed.lock:
-            self._store(WatchedObject(event["object"], is_gone=event["type"] == "DELETED"))
+            manifest = without_managed_fields(event["object"])
+            self._store(WatchedObject(manifest, is_gone=event["type"] == "DELETED"))
             self.changed.notify()
 
     def _store(self, seen: WatchedObject) -> None:
