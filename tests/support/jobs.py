@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 from weakref import WeakSet
 
+from kubetrain_components.jobs.annotations import SECONDS_RUNNING_ANNOTATION
 from kubetrain_components.jobs.avoided_nodes import as_annotation
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
@@ -17,6 +18,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.manifest import without_empty
 
 
 def script(source: str) -> tuple[str, ...]:
@@ -104,7 +106,11 @@ class MemoryBackend:
                 phase=Phase.RUNNING,
                 pods=tuple(replace(pod, phase=Phase.RUNNING) for pod in job.pods()),
                 labels=job.labels,
-                annotations={**job.identity.annotations(), **as_annotation(job.avoided_nodes)},
+                annotations={
+                    **job.identity.annotations(),
+                    **as_annotation(job.avoided_nodes),
+                    **without_empty({SECONDS_RUNNING_ANNOTATION: job.seconds_running}),
+                },
             )
         )
         return handle

@@ -411,6 +411,22 @@ def test_a_job_whose_pods_are_disrupted_is_retried_three_times() -> None:
     assert [line.text.rpartition("; ")[2] for line in heard] == 3 * ["the job restarts once all of its pods have ended"]
 
 
+def test_the_deadline_counts_the_time_of_all_attempts() -> None:
+    backend, now = MemoryBackend(), [0.0]
+
+    def disrupted_after_90_seconds(handle: JobHandle) -> Iterator[JobState]:
+        for _ in range(2):
+            yield backend.jobs[handle.name]
+            now[0] += 90
+        backend.finish(handle.name, Phase.FAILED, exit_code=143, was_disrupted=True, finished=1.0)
+        yield backend.jobs[handle.name]
+
+    backend.watch = disrupted_after_90_seconds
+    with pytest.raises(JobFailed, match="running for 270 s, more than the 250 s allowed"):
+        run_job(JOB, backend, ignore, Budgets(run_seconds=250), clock=lambda: now[0])
+    assert backend.deleted == [f"{NAME}-a3"]
+
+
 def test_a_verdict_that_cannot_be_written_costs_no_attempt() -> None:
     backend = MemoryBackend()
     backend.annotate = lambda handle, values: False

@@ -24,6 +24,7 @@ from kubetrain_components.jobs.annotations import (
     FAILED,
     LABEL_PREFIX,
     RESULT_ANNOTATION,
+    SECONDS_RUNNING_ANNOTATION,
     SUCCEEDED,
     VERDICT_ANNOTATION,
 )
@@ -107,9 +108,10 @@ def _run_attempt(
     try:
         handle = create_or_attach(job, backend, on_line, clock, judged)
         logs = JobLogs(backend.logs(handle, only), on_line, job.lead, lead_changes=job.meets_in_etcd)
-        state = Following(job, handle, backend, logs, budgets, clock).until_over()
+        following = Following(job, handle, backend, logs, budgets, clock)
+        state = following.until_over()
         judged.add(handle.uid)
-        _record_verdict(job, state, backend, logs)
+        _record_verdict(job, state, backend, logs, following.seconds_running)
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
             _let_go(job, handle, backend, on_line)
@@ -149,13 +151,14 @@ def _newest(job: Job, backend: JobBackend) -> JobHandle | None:
     return None
 
 
-def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs) -> None:
+def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs, seconds_running: str) -> None:
     """Annotate the job with the verdict before its pods are deleted, for a launcher that restarts after that."""
     try:
         judge(job, state, logs.tails())
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
-        _end_pods(job, state, backend, {VERDICT_ANNOTATION: FAILED, **as_annotation(failure.bad_nodes)})
+        failed = {VERDICT_ANNOTATION: FAILED, SECONDS_RUNNING_ANNOTATION: seconds_running}
+        _end_pods(job, state, backend, {**failed, **as_annotation(failure.bad_nodes)})
         raise
     _end_pods(job, state, backend, {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)})
 
@@ -198,7 +201,8 @@ def create_or_attach(
             waiting.until(found.handle, "has failed: waiting until its last pods have ended", have_pods_ended)
             known = avoided_by(found) if _has_spec(job, found) else ()  # with another spec, the user may want them back
             nodes = merged(known, job.avoided_nodes)
-            job = replace(job, identity=job.identity.next_attempt(), avoided_nodes=nodes)
+            seconds = found.annotations.get(SECONDS_RUNNING_ANNOTATION, "")
+            job = replace(job, identity=job.identity.next_attempt(), avoided_nodes=nodes, seconds_running=seconds)
         else:
             if found.phase is Phase.SUCCEEDED:  # else its log looks like that of a new training
                 on_line(LogLine(job.lead, f"job {found.handle.name} has already succeeded: its log follows"))

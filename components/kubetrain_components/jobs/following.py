@@ -54,6 +54,11 @@ class Following:
         self._overcome: dict[str, float] = {}
         """Times of the ends, by pod, after which the pod was restarted before this launcher followed the job."""
 
+    @property
+    def seconds_running(self) -> str:
+        """The time that counts for the deadline, of this attempt and those before it."""
+        return f"{self._tracker.seconds_running:.0f}"
+
     def until_over(self) -> JobState:
         for state in self._backend.watch(self._handle):
             if state is None:

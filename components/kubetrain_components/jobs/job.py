@@ -16,7 +16,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import DEFAULTS_VERSION, changed_fields
 
 MLFLOW_RUN = "MLFLOW_RUN_ID"
-NOT_HASHED = ("identity", "metrics_port", "avoided_nodes")
+NOT_HASHED = ("identity", "metrics_port", "avoided_nodes", "seconds_running")
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """Environment of every Python program in a pod, whose log is followed while it runs."""
 
@@ -80,6 +80,8 @@ class Job:
     """Port on which the chief of a training serves metrics, as its command says; 0: none."""
     avoided_nodes: tuple[str, ...] = ()
     """Nodes that earlier attempts found to be bad."""
+    seconds_running: str = ""
+    """Time that earlier attempts ran, which counts for deadline_seconds too."""
 
     def __post_init__(self) -> None:
         for role in [replica.role for replica in self.replicas if replica.count < 1]:

@@ -1,6 +1,12 @@
 """The Kubernetes manifests of jobs: PyTorchJob, TFJob, TrainJob or batch Job. Pure functions."""
 
-from kubetrain_components.jobs.annotations import KUEUE_LABEL, LABEL_PREFIX, MANAGED_BY, TTL_ANNOTATION
+from kubetrain_components.jobs.annotations import (
+    KUEUE_LABEL,
+    LABEL_PREFIX,
+    MANAGED_BY,
+    SECONDS_RUNNING_ANNOTATION,
+    TTL_ANNOTATION,
+)
 from kubetrain_components.jobs.avoided_nodes import as_annotation
 from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
@@ -23,7 +29,7 @@ from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_temp
 from kubetrain_components.jobs.kubernetes.manifests.train_job import runtime, train_job
 from kubetrain_components.jobs.kubernetes.manifests.validation import validate_for_operator
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_components.manifest import Manifest
+from kubetrain_components.manifest import Manifest, without_empty
 
 UNKNOWN_INSTANCE = "0" * 8
 
@@ -70,6 +76,7 @@ def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") ->
                 **_needed(job),
                 **_time_to_live(job),
                 **as_annotation(job.avoided_nodes),
+                **without_empty({SECONDS_RUNNING_ANNOTATION: job.seconds_running}),
             },
             **_owned_by(owner),
         },
