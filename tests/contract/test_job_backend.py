@@ -11,7 +11,7 @@ from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.local.backend import LocalBackend
-from kubetrain_components.jobs.local.process_guard import marked_processes
+from kubetrain_components.jobs.local.process_guard import processes_of
 from support.jobs import MemoryBackend, job, script
 
 FOREVER = script("import time; print('up'); time.sleep(600)")
@@ -156,8 +156,8 @@ def test_leaving_the_local_backend_leaves_no_process(tmp_path: Path) -> None:
         handle = backend.create(job(FOREVER, FOREVER))
         await_state(backend, handle, lambda state: state.phase is Phase.RUNNING)
         mark = next(iter(backend._guard_mark))
-        assert len(marked_processes(mark)) == 2
-    assert marked_processes(mark) == []
+        assert len(processes_of(mark)) == 2
+    assert processes_of(mark) == []
 
 
 def test_the_times_of_local_pods_include_their_restarts(tmp_path: Path) -> None:

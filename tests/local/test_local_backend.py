@@ -275,9 +275,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def filling(folder: Path, then: str) -> tuple[str, ...]:
+def filling(folder: Path, then: str, first: str = "") -> tuple[str, ...]:
     return script(
-        "import pathlib, time\n"
+        f"import pathlib, time\n{first}\n"
         f"with open({str(folder / 'filler')!r}, 'wb', buffering=0) as file:\n"
         "    try:\n        while file.write(bytes(4096)): pass\n    except OSError: pass\n"
         f"{then}"

@@ -25,6 +25,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0
+BLOCK_BYTES = 2**20
 
 
 class LocalBackend:
@@ -92,7 +93,8 @@ class LocalBackend:
                 yield from tails.setdefault(path.stem, _Tail(path)).new_lines(is_last_read)
             if is_last_read:
                 return
-            time.sleep(POLL_SECONDS)
+            if not any(tail.has_more for tail in tails.values()):
+                time.sleep(POLL_SECONDS)
 
     def times(self, job: Job) -> JobTimes:
         """Return the times of this process's attempts: a job ends with the launcher that created it."""
@@ -114,19 +116,18 @@ class LocalBackend:
         """Do nothing: a local job that is over leaves nothing behind."""
 
     def delete(self, handle: JobHandle) -> None:
+        self.fail(handle, "")
+
+    def fail(self, handle: JobHandle, reason: str) -> None:
         record = LocalRecord(self._directory / handle.name)
         while (state := self._state_of(handle)) is not None:
             if state.is_over:
-                record.remove()
+                record.retire(reason)
             elif (operator := self._operators.get(handle.name)) is not None:
-                operator.stop()  # on a full disk, the request could not be written
+                operator.stop(reason)  # on a full disk, the request could not be written
             else:
-                record.request_stop()
+                record.request_stop(reason)
                 time.sleep(POLL_SECONDS)
-
-    def fail(self, handle: JobHandle, reason: str) -> None:
-        LocalRecord(self._directory / handle.name).keep_as_failed(reason)
-        self.delete(handle)
 
     def run_outlives_launcher(self) -> bool:
         return False
@@ -147,24 +148,33 @@ class LocalBackend:
 
 
 class _Tail:
-    """Complete new lines of a growing file."""
+    """Complete new lines of a growing file, read a block at a time: a program may write gigabytes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._rest = b""
+        self.has_more = False
 
-    def new_lines(self, is_last_read: bool) -> list[LogLine]:
+    def new_lines(self, is_last_read: bool) -> Iterator[LogLine]:
+        self.has_more = True
+        while self.has_more:
+            data = self._next_block()
+            self.has_more = len(data) == BLOCK_BYTES
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if is_last_read and self._rest and not self.has_more:
+                lines, self._rest = [*lines, self._rest], b""
+            for line in lines:
+                yield LogLine(self._path.stem, line.decode(errors="replace").rstrip("\r"))
+            if not is_last_read:
+                return
+
+    def _next_block(self) -> bytes:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                data = file.read(BLOCK_BYTES)
         except FileNotFoundError:
-            return []
-        if not data and not is_last_read:
-            return []
+            return b""
         self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if is_last_read and self._rest:
-            lines, self._rest = [*lines, self._rest], b""
-        return [LogLine(self._path.stem, line.decode(errors="replace").rstrip("\r")) for line in lines]
+        return data

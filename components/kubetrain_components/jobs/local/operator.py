@@ -28,7 +28,7 @@ class LocalOperator(threading.Thread):
         super().__init__(name=f"operator of {job.identity.name}", daemon=True)
         self._job = job
         self._record = record
-        self._must_stop = threading.Event()
+        self._must_stop, self._failure = threading.Event(), ""
         self._phase, self._message = Phase.PENDING, ""
         self._pods = [
             LocalPod(replica, index, environments[replica.role, index], record.path)
@@ -39,7 +39,9 @@ class LocalOperator(threading.Thread):
         self.unwritten: Status | None = None
         """The state, if it could not be written."""
 
-    def stop(self) -> None:
+    def stop(self, failure: str = "") -> None:
+        """End the pods and remove the job's folder. After a failure, keep its logs."""
+        self._failure = failure
         self._must_stop.set()
         self.join()
 
@@ -61,7 +63,7 @@ class LocalOperator(threading.Thread):
         while not self._is_over():
             if self._must_stop.is_set() or self._record.is_stop_requested():
                 self._end_pods()
-                self._record.remove()
+                self._record.retire(self._failure or self._record.failure_in_request(), self.unwritten)
                 return
             if self._update_pods():
                 self._publish()

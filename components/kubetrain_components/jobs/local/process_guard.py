@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import psutil
 
@@ -44,7 +44,8 @@ def end_marked(mark: str, grace_seconds: float) -> None:
     """
     deadline = time.monotonic() + grace_seconds
     terminated: set[int] = set()
-    while (processes := marked_processes(mark)) and time.monotonic() < deadline + KILL_TIMEOUT_SECONDS:
+    processes: Sequence[psutil.Process] = ()
+    while (processes := processes_of(mark, processes)) and time.monotonic() < deadline + KILL_TIMEOUT_SECONDS:
         must_kill = time.monotonic() >= deadline
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -56,15 +57,29 @@ def end_marked(mark: str, grace_seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def marked_processes(mark: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+def processes_of(mark: str, known: Iterable[psutil.Process] = ()) -> list[psutil.Process]:
+    """Return the marked processes and their descendants, which may have cleared their environment.
+
+    Args:
+        known: Those found before, of which a descendant may have lost its parent since.
+    """
+    found = [process for process in known if _runs(process)]
+    for process in psutil.process_iter():
+        if process not in found and _runs(process) and _is_of(process, mark, {each.pid for each in found}):
+            found.append(process)
+    return found
 
 
-def _is_marked(process: psutil.Process, mark: str) -> bool:
+def _runs(process: psutil.Process) -> bool:
     try:
-        if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return mark in process.environ()
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid()
+    except psutil.Error:
+        return False
+
+
+def _is_of(process: psutil.Process, mark: str, parents: Collection[int]) -> bool:
+    try:
+        return process.ppid() in parents or mark in process.environ()
     except psutil.Error:
         return False
 

@@ -5,7 +5,7 @@ state.json         its phase and its pods
 annotations.json
 *.log              the output of its pods
 *.termination      their termination messages
-delete             if present, the job must be stopped and deleted
+delete             if present, the job must be stopped and deleted; its content is the failure to keep the logs for
 """
 
 import contextlib
@@ -105,21 +105,29 @@ class LocalRecord:
         path = self.path / "annotations.json"
         write_json(path, {**read_json(path), **values})
 
-    def request_stop(self) -> None:
+    def request_stop(self, failure: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            (self.path / "delete").touch()
+            (self.path / "delete").write_text(failure)
+
+    def failure_in_request(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.path / "delete").read_text()
+        return ""
 
     def is_stop_requested(self) -> bool:
         return (self.path / "delete").exists()
 
-    def keep_as_failed(self, reason: str) -> None:
-        """Keep a copy of the folder, in which `kubetrain diagnose` finds the logs when the job is deleted."""
+    def retire(self, failure: str, unwritten: Status | None = None) -> None:
+        """Remove the folder. After a failure, keep it under another name, where `kubetrain diagnose` finds the logs."""
+        state = self.state(unwritten) if failure else None
+        if state is None:
+            self.remove()
+            return
         kept = LocalRecord(self.path.with_name(f"{self.path.name}.failed"))
         kept.remove()
+        self.path.rename(kept.path)  # a copy may not fit onto the disk
         with contextlib.suppress(OSError):  # a full disk must not keep the job from ending
-            if state := self.state():
-                shutil.copytree(self.path, kept.path, ignore=shutil.ignore_patterns(".*"))
-                kept.write_state(status_of(Phase.FAILED, ended(state.pods), reason))
+            kept.write_state(status_of(Phase.FAILED, ended(state.pods), failure))
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
