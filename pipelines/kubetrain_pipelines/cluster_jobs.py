@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kubetrain_components.jobs.annotations import KUEUE_LABEL, RUN_ID, STAGE
-from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
+from kubetrain_components.jobs.job_identity import run_label
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -68,7 +68,7 @@ class ClusterJobs:
 
     def of_run(self, run_id: str) -> list[ClusterJob]:
         """Return the newest job of each stage: the earlier attempts were overcome."""
-        return self._read_newest(self._find(labelSelector=f"{RUN_ID}={slug(run_id, LABEL_LENGTH)}"))
+        return self._read_newest(self._find(labelSelector=f"{RUN_ID}={run_label(run_id)}"))
 
     def _read_newest(self, found: list[tuple[JobKind, Manifest]]) -> list[ClusterJob]:
         found.sort(key=lambda each: str(each[1]["metadata"].get("creationTimestamp")))

@@ -154,7 +154,7 @@ def test_the_etcd_counts_neither_as_the_training_nor_as_a_use_of_its_dataset() -
     of_training = {name: job["metadata"]["labels"][f"kubetrain/{name}"] for name in ("stage", "dataset")}
     assert of_training == {"stage": "launch-training", "dataset": "0123456789abcdef"}
     for each in (etcd["metadata"], etcd["spec"]["template"]["metadata"], service["metadata"]):
-        assert each["labels"]["kubetrain/run-id"] == "run-7"
+        assert each["labels"]["kubetrain/run-id"] == job["metadata"]["labels"]["kubetrain/run-id"]
         assert each["labels"]["kubetrain/stage"] == "etcd"
         assert "kubetrain/dataset" not in each["labels"]
 

@@ -143,11 +143,10 @@ def test_the_job_of_another_stage_of_the_run_decides_nothing(server: ApiServer, 
     assert chosen(backend) is Launcher.TRAINING_OPERATOR
 
 
-@pytest.mark.parametrize("run_id", ["R1", "r1."])
-def test_the_job_of_a_run_with_the_same_label_decides_nothing(
-    server: ApiServer, backend: KubernetesBackend, run_id: str
+def test_the_job_of_another_pipeline_with_the_same_run_id_decides_nothing(
+    server: ApiServer, backend: KubernetesBackend
 ) -> None:
-    other = replace(TRAINING.identity, run_id=run_id)
+    other = replace(TRAINING.identity, pipeline="another")
     assert other.selector == TRAINING.identity.selector
     backend.create(replace(replace(TRAINING, launcher=Launcher.JOB).to_job(), identity=other))
     server.serve(*OPERATOR)

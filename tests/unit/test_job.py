@@ -45,9 +45,9 @@ def test_runs_stages_and_attempts_never_share_a_name() -> None:
     assert len({each.name for each in (IDENTITY, *others)}) == 5
 
 
-def test_labels_are_slugs_and_annotations_have_the_full_values() -> None:
+def test_labels_are_the_run_and_slugs_and_annotations_have_the_full_values() -> None:
     assert JOB.labels == {
-        "kubetrain/run-id": "3f2a9c1b-77aa-4b1c-9f00-123456789abc",
+        "kubetrain/run-id": IDENTITY.run_id,
         "kubetrain/pipeline": "train-pytorch",
         "kubetrain/stage": "launch-training",
         "kubetrain/dataset": "d" * 16,
@@ -55,6 +55,14 @@ def test_labels_are_slugs_and_annotations_have_the_full_values() -> None:
     }
     assert IDENTITY.annotations()["kubetrain/run-id"] == IDENTITY.run_id
     assert re.fullmatch("[0-9a-f]{16}", JOB.spec_hash)
+
+
+def test_no_two_runs_share_a_label() -> None:
+    ids = ["exp_1", "exp-1", "EXP.1", "exp-1-", "a" * 63, "a" * 64, "a" * 65, "___", "."]
+    labels = [replace(IDENTITY, run_id=run_id).labels("")["kubetrain/run-id"] for run_id in ids]
+    assert len({*labels}) == len(ids)
+    assert all(len(each) <= 63 and re.fullmatch("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", each) for each in labels)
+    assert labels[:3] == ids[:3], "a selector with the ID itself finds the run"
 
 
 def test_a_label_that_is_cut_still_ends_as_labels_must() -> None:

@@ -113,7 +113,7 @@ PARTS = {
     "pod": "spec.pytorchReplicaSpecs.Master.template.spec",
     "template": "spec.pytorchReplicaSpecs.Master.template",
 }
-OWN_PODS = {"matchLabels": {"kubetrain/run-id": "run-7", "kubetrain/stage": "launch-training"}}
+OWN_PODS = {"matchLabels": {"kubetrain/run-id": "run-7-94d812ac", "kubetrain/stage": "launch-training"}}
 RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SIDECAR = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}
 SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}

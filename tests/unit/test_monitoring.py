@@ -114,7 +114,7 @@ def test_each_monitor_names_the_run_by_a_label_of_its_pods() -> None:
     names = {f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9_]', '_', label)}": label for label in labels}
     (relabeling,) = pods
     (source,) = relabeling["sourceLabels"]
-    assert (relabeling["targetLabel"], labels[names[source]]) == ("run", "run-7")
+    assert (relabeling["targetLabel"], labels[names[source]]) == ("run", "run-7-94d812ac")
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="renders with kubectl")

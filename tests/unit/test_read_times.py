@@ -28,7 +28,7 @@ def backend(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield backend
 
 
-def put_pod(server: ApiServer, job: Job, name: str, created: str, uid: str, run_id: str = "Run 7") -> None:
+def put_pod(server: ApiServer, job: Job, name: str, created: str, uid: str) -> None:
     labels = {
         **job.labels,
         job.kind.traits.job_name_label: job.identity.name,
@@ -39,7 +39,6 @@ def put_pod(server: ApiServer, job: Job, name: str, created: str, uid: str, run_
         f"{PODS}/{name}",
         metadata={
             "labels": labels,
-            "annotations": {**job.identity.annotations(), "kubetrain/run-id": run_id},
             "creationTimestamp": created,
             "ownerReferences": [{"uid": uid}],
         },
@@ -77,11 +76,11 @@ def test_all_attempts_count_with_the_pods_that_the_launcher_has_seen_deleted(
         assert created(restarted, first) == {seconds(ELEVEN): False}, "a restarted launcher cannot know the other"
 
 
-def test_a_run_with_the_same_label_does_not_count(server: ApiServer, backend: KubernetesBackend) -> None:
-    other = {**pytorch().identity.annotations(), "kubetrain/run-id": "run-7"}
+def test_a_run_with_a_similar_id_does_not_count(server: ApiServer, backend: KubernetesBackend) -> None:
+    other = replace(pytorch(), identity=replace(pytorch().identity, run_id="run-7"))
     jobs = "/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs"
-    server.put(f"{jobs}/of-another-run", metadata={"labels": pytorch().labels, "annotations": other})
-    put_pod(server, pytorch(), "of-another-run", TEN, "uid", run_id="run-7")
+    server.put(f"{jobs}/of-another-run", metadata={"labels": other.labels})
+    put_pod(server, other, "of-another-run", TEN, "uid")
     assert backend.times(pytorch()) == JobTimes()
 
 

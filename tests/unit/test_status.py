@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDS_FIRST_ANNOTATION
 from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
@@ -145,6 +146,14 @@ def test_pods_that_may_not_be_read_are_no_sign_of_trouble(
     shown = show(capsys, "new").splitlines()
     assert shown[0] == "job new (PyTorchJob): Pending"
     assert shown[1].startswith("could not be read: pods: me may not get pods"), shown
+
+
+def test_a_run_with_a_similar_id_is_not_shown(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = JobIdentity(pipeline="train", stage="launch_training", run_id="EXP.1").labels("")
+    cluster.put(f"{JOBS}/train", kind="Job", metadata={"labels": labels}, spec={"template": {}})
+    assert "job train (Job)" in show(capsys, "EXP.1")
+    with pytest.raises(KubetrainError, match="no job or run named 'exp_1'"):
+        show(capsys, "exp_1")
 
 
 def test_a_name_that_does_not_exist_is_an_error_with_what_could_not_be_read(cluster: ApiServer) -> None:

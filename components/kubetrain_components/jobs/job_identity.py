@@ -13,6 +13,7 @@ NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
 RUN_HASH_LENGTH = 8
 LABEL_LENGTH = 63
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,23 +32,18 @@ class JobIdentity:
             slug(self.pipeline, NAME_PART_LENGTH),
             slug(self.stage, NAME_PART_LENGTH),
             slug(self.run_id, RUN_PREFIX_LENGTH),  # for readers; the hash distinguishes runs
-            hashlib.sha256(self.run_id.encode()).hexdigest()[:RUN_HASH_LENGTH],
+            _hash(self.run_id),
             f"a{self.attempt}" if self.attempt > 1 else "",
         ]
         return "-".join(part for part in parts if part)
 
     def labels(self, spec_hash: str) -> dict[str, str]:
-        values = {
-            "run-id": self.run_id,
-            "pipeline": self.pipeline,
-            "stage": self.stage,
-            "dataset": self.dataset,
-            "spec-hash": spec_hash,
-        }
-        return {LABEL_PREFIX + key: slug(value, LABEL_LENGTH) for key, value in values.items() if value}
+        values = {"pipeline": self.pipeline, "stage": self.stage, "dataset": self.dataset, "spec-hash": spec_hash}
+        slugs = {LABEL_PREFIX + key: slug(value, LABEL_LENGTH) for key, value in values.items() if value}
+        return {RUN_ID: run_label(self.run_id), **slugs}
 
     def annotations(self) -> dict[str, str]:
-        """Return the full values, of which labels take only slugs."""
+        """Return the full values, of which labels take only slugs, except for the ID of the run."""
         values = {"run-id": self.run_id, "pipeline": self.pipeline, "stage": self.stage, "dataset": self.dataset}
         return {LABEL_PREFIX + key: value for key, value in values.items() if value}
 
@@ -69,6 +65,17 @@ class JobIdentity:
         first = re.escape(replace(self, attempt=1).name)
         matches = (re.fullmatch(rf"{first}-a(\d+)", name) for name in names)
         return replace(self, attempt=max([self.attempt, *(int(match[1]) for match in matches if match)]))
+
+
+def run_label(run_id: str) -> str:
+    """Return the label of a run: its ID, or a hash as well if a label cannot hold the ID. No two runs share one."""
+    if len(run_id) <= LABEL_LENGTH and LABEL_VALUE.fullmatch(run_id):
+        return run_id
+    return f"{slug(run_id, LABEL_LENGTH - RUN_HASH_LENGTH - 1)}-{_hash(run_id)}".strip("-")
+
+
+def _hash(run_id: str) -> str:
+    return hashlib.sha256(run_id.encode()).hexdigest()[:RUN_HASH_LENGTH]
 
 
 def slug(text: str, length: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, RUN_ID, STAGE
-from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
+from kubetrain_components.jobs.job_identity import run_label
 from kubetrain_components.jobs.job_kinds import PIPELINE_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import WORKFLOWS
@@ -128,7 +128,7 @@ class RunInCluster:
 
     @property
     def _our_label(self) -> str:
-        return f"{RUN_ID}={slug(self._run_id, LABEL_LENGTH)}"
+        return f"{RUN_ID}={run_label(self._run_id)}"
 
     def _labeled_by_kfp(self, group_version: str, plural: str) -> list[Manifest]:
         return self._list(group_version, plural, f"{RUN_LABEL}={self._run_id}")

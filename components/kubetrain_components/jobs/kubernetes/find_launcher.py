@@ -34,7 +34,9 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
 def _jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobIdentity) -> list[Manifest]:
     with contextlib.suppress(Forbidden):
         found = list_if_served(api, launcher.kind(framework).traits.resource, labelSelector=identity.selector)
-        return [each for each in found if identity.has_attempt(each["metadata"]["name"])]  # labels hold only slugs
+        return [
+            each for each in found if identity.has_attempt(each["metadata"]["name"])
+        ]  # another pipeline's run may have its ID
     return []
 
 

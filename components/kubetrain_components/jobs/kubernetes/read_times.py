@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterable
 
-from kubetrain_components.jobs.annotations import RUN_ID, STAGE
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -23,17 +22,11 @@ def read_times(api: KubernetesApi, job: Job, watched: Iterable[WatchedObject]) -
     jobs: list[Manifest] = []
     pods = {each.uid: {**each.manifest, "deleted": each.is_gone} for each in watched}
     with contextlib.suppress(KubetrainError):
-        jobs = [each for each in _list(api, job.kind.traits.resource, job) if _is_of(each, job)]
+        jobs = _list(api, job.kind.traits.resource, job)
         present = {pod["metadata"]["uid"]: pod for pod in _list(api, PODS, job)}
         pods = {uid: {**pod, "deleted": True} for uid, pod in pods.items()} | present
-    return job_times(job.kind.traits.container, jobs, [pod for pod in pods.values() if _is_of(pod, job)])
+    return job_times(job.kind.traits.container, jobs, list(pods.values()))
 
 
 def _list(api: KubernetesApi, resource: Resource, job: Job) -> list[Manifest]:
     return list_if_served(api, resource, retry_seconds=READ_SECONDS, labelSelector=job.identity.selector)
-
-
-def _is_of(found: Manifest, job: Job) -> bool:
-    """Return True if it belongs to this stage of this run: labels have only a slug of the run's ID."""
-    annotations, ours = found["metadata"].get("annotations") or {}, job.identity.annotations()
-    return all(annotations.get(name) == ours[name] for name in (RUN_ID, STAGE))
