@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -71,14 +72,22 @@ def _text_of(name: str, value: Any) -> str:
 
 def read_parameters(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repeats)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"--params {file} cannot be read ({error}): pass a file with a JSON object") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSetting(f'--params {file} is not valid JSON ({error}): write {{"name": value, …}}') from error
     if not isinstance(content, dict):
         raise InvalidSetting(f'--params {file} is not a JSON object: write {{"name": value, …}}')
     return content
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Of a name that it has twice, JSON's parser would drop the first value silently."""
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"'{name}' is given twice")
+    return dict(pairs)
 
 
 def _parse_pair(known: Mapping[str, Parameter], pair: str) -> tuple[str, Any]:

@@ -178,10 +178,10 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("data", "output", "message"),
         [
-            ("P_x:y", "out", "--data 'P_x' cannot name a PVC"),
+            ("P_x:y", "out", "--data 'P_x' is not a valid object name"),
             ("digits:/x", "out", "the path '/x'"),
             ("digits:a/../../x", "out", "the path 'a/../../x'"),
-            ("digits", "My/Output", "--output 'My/Output' cannot name a PVC"),
+            ("digits", "My/Output", "--output 'My/Output' is not a valid object name"),
         ],
     )
     def test_a_dry_run_prints_nothing_that_kubernetes_would_refuse(self, data: str, output: str, message: str) -> None:
@@ -292,6 +292,15 @@ class TestRender:
     def test_parameters_that_no_run_accepts(self, arguments: tuple[str, ...], message: str) -> None:
         finished = kubetrain("render", *arguments)
         assert (finished.exit_code, message in finished.output) == (2, True), finished.output
+
+    def test_a_parameter_adds_no_manifest(self) -> None:
+        evil = "x\napiVersion: v1\nkind: Secret\nmetadata: {name: evil}\n---\n"
+        entry = json.dumps({"script": f"{evil}.py"})
+        shown = kubetrain("render", *self.URIS, "--set", f"entry={entry}")
+        kinds = [each["kind"] for each in yaml.safe_load_all(shown.output)]
+        assert (shown.exit_code, "Secret" in kinds) == (0, False), shown.output
+        refused = kubetrain("render", *self.URIS, "--set", f"image={evil}#")
+        assert (refused.exit_code, "is not a valid name of an image" in refused.output) == (2, True)
 
     def test_an_error_leaves_no_output_for_kubectl(self) -> None:
         finished = kubetrain("render", *self.URIS, "--set", 'storage={"transfer": {"env": 3}}')

@@ -321,5 +321,5 @@ def test_a_mount_of_your_own_cannot_be_where_the_code_is() -> None:
         "volumes": [{"name": "own", "emptyDir": {}}],
         "volume_mounts": [{"name": "own", "mountPath": "/code/"}],
     }
-    with pytest.raises(InvalidSetting, match="volume_mounts has /code, where --code puts your code"):
+    with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /code"):
         planned(train_config={"code": DIGEST}, placement=placement)

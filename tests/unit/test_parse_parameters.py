@@ -166,6 +166,11 @@ def test_a_parameter_overrides_the_default_of_an_object() -> None:
         ("min_accuracy=97", "min_accuracy must be a number from 0 to 1"),
         ("staging_size=lots", "'lots' is not a Kubernetes quantity"),
         ("s3_secret=", "s3_secret is empty"),
+        ("s3_endpoint=nan", "s3_endpoint 'nan' is not a URL: write https://HOST"),
+        ("image=a b", "image 'a b' is not a valid name of an image"),
+        ("cpu=" + "9" * 5000, "is not a Kubernetes quantity"),
+        *((f"{each}=0", f"{each} is 0: set") for each in ("staging_size", "memory", "shm_size", "cpu")),
+        *((f"{each}=1e308", f"{each} must be at most 2147483647") for each in ("gpus", "user")),
         ('env={"MASTER_ADDR": "x"}', "MASTER_ADDR"),
     ],
 )
@@ -173,6 +178,24 @@ def test_what_the_first_step_refuses_is_not_sent(pair: str, says: str) -> None:
     file = CompiledFile.read(COMPILED / "train_pytorch.yaml")
     with pytest.raises(InvalidSetting, match=says):
         check_before_sending(file.name, file.parameters, parse_parameters(file.parameters, [*NEEDED, pair]))
+
+
+NAMED = ("staging_claim", "output_claim", "storage_class", "s3_secret", "service_account", "priority_class")
+
+
+@pytest.mark.parametrize("value", ["💥", "a b", "../x", "{{workflow.name}}", "x" * 300])
+@pytest.mark.parametrize("name", [*NAMED, "runtime_class", "image"])
+def test_a_name_that_kubernetes_refuses_is_not_sent(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{name} '.*' is not a valid"):
+        check_before_sending("train-pytorch", DECLARED, parse_parameters(DECLARED, [*NEEDED, f"{name}={value}"]))
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["a", "localhost:5000/a/b_c:v1.0_x", "ghcr.io/me/a@sha256:" + "0" * 64, "1.dkr.ecr.eu.amazonaws.com/a__b:1"],
+)
+def test_a_name_of_an_image_is_accepted(image: str) -> None:
+    assert Placement(image=image).image == image
 
 
 def test_what_the_first_step_admits_is_sent() -> None:
@@ -208,6 +231,12 @@ def test_unusable_values_are_refused(parameters: Sequence[Parameter], pair: str,
     assert says in str(refused.value)
 
 
+def test_a_file_of_powershell_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "parameters.json"
+    file.write_text('{"workers": 4}', encoding="utf-8-sig")
+    assert parse_parameters(DECLARED, NEEDED, file)["workers"] == 4
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -216,6 +245,9 @@ def test_unusable_values_are_refused(parameters: Sequence[Parameter], pair: str,
         ('{"workrs": 2}', "did you mean 'workers'"),
         ("[]", "is not a JSON object"),
         ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ('{"workers": 2, "workers": 4}', "'workers' is given twice"),
+        ('{"placement": {"gpus": 2, "gpus": 4}}', "'gpus' is given twice"),
     ],
 )
 def test_unusable_files_are_refused(tmp_path: Path, content: str, says: str) -> None:

@@ -116,7 +116,7 @@ def test_resources_that_the_transfer_leaves_out_are_not_requested() -> None:
 
 
 def test_a_mount_of_your_own_in_its_place_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="volume_mounts has /shard-cache, where the cache of shards is"):
+    with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /shard-cache"):
         pods("pytorch", "job", placement={"volume_mounts": [{"name": "own", "mountPath": "/shard-cache/"}]})
 
 

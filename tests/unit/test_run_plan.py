@@ -130,7 +130,7 @@ def test_a_mount_of_your_own_cannot_be_where_the_latest_model_is() -> None:
     mount = {"name": "own", "mountPath": "/latest-model/"}
     placed = {"volumes": [{"name": "own", "emptyDir": {}}], "volume_mounts": [mount]}
     assert plan(evaluation_placement=placed)
-    with pytest.raises(InvalidSetting, match="two volume_mounts have the path /latest-model"):
+    with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /latest-model"):
         plan(evaluation_placement=placed, gate="not worse than latest")
 
 

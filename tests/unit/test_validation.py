@@ -39,6 +39,13 @@ REJECTED: list[tuple[Job, str]] = [
         pytorch(replace(PLAIN, extra_containers=[{"name": "pytorch", "image": "i"}])),
         "two containers of a pod have the name 'pytorch'",
     ),
+    (
+        pytorch(replace(PLAIN, volumes=[{"name": "shared-memory"}])),
+        "two volumes of a pod have the name 'shared-memory'",
+    ),
+    (pytorch(replace(PLAIN, volumes=[{"name": "claim-1"}])), "two volumes of a pod have the name 'claim-1'"),
+    (pytorch(replace(PLAIN, volume_mounts=[{"name": "a", "mountPath": "/output/"}])), "are mounted at /output: mount"),
+    (pytorch(replace(PLAIN, volume_mounts=[{"name": "a", "mountPath": "/dev/shm"}])), "are mounted at /dev/shm"),
     (pytorch(Placement()), "set image"),
     (pytorch(identity=replace(IDENTITY, pipeline="3d-unet")), "begin the pipeline's name with a letter"),
     (pytorch(replicas=replicas(Worker=2)), "without a Master or an elastic policy"),

@@ -13,6 +13,8 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 # Raise this if an existing default gets another value or meaning: the same changes would then mean another training.
 # The default of an added setting must keep what the code did before.
 DEFAULTS_VERSION = 1
+MAX_INTEGER = 2**31 - 1
+"""Kubernetes accepts no larger users and counts."""
 
 
 def setting(
@@ -25,6 +27,7 @@ def setting(
     choices: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field with its meaning (and unit) and valid values."""
+    maximum = MAX_INTEGER if type(default) is int and maximum is None else maximum
     rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
     if isinstance(default, dict | list):
         return field(default_factory=default.copy, metadata=rules)

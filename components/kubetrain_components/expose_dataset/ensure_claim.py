@@ -7,6 +7,7 @@ from kubetrain_components.expose_dataset.claims import CLAIM, Claims
 from kubetrain_components.expose_dataset.storage_facts import volume_problem
 from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_components.jobs.annotations import MANAGED_BY
+from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import InvalidSetting
@@ -26,7 +27,11 @@ class WantedClaim:
     """Empty: the cluster's default."""
 
     def __post_init__(self) -> None:
-        whole_amount(self.size)
+        if not whole_amount(self.size):
+            raise InvalidSetting(f"{self.purpose}_size is {self.size}: set the size that the PVC is created with")
+        check_object_name(f"{self.purpose}_claim", self.name)
+        if self.storage_class:
+            check_object_name("storage_class", self.storage_class)
 
     def manifest(self) -> Manifest:
         """Return the PVC's manifest, without an owner because the PVC outlives the run."""

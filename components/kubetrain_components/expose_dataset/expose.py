@@ -13,9 +13,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kubetrain_components.expose_dataset.storage_facts import StorageFacts, check_object_name, volume_problem
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts, volume_problem
 from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY
 from kubetrain_components.jobs.job_identity import slug
+from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean

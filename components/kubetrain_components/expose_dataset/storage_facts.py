@@ -1,14 +1,12 @@
 """The staging PVC, and what its storage class is known to support."""
 
-import re
 from dataclasses import dataclass
 from typing import Self
 
+from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
-from kubetrain_trainer.errors import InvalidSetting
 
-OBJECT_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Support for cloning, for snapshots and for ReadOnlyMany filesystems; None: unknown or irrelevant.
 KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None, bool | None]] = {
     "pd.csi.storage.gke.io": (True, True, True),
@@ -81,13 +79,6 @@ def claim_size(claim: Manifest) -> str:
     """The capacity of a PVC, or the size it requests while it has no capacity."""
     capacity = (claim.get("status") or {}).get("capacity") or claim["spec"]["resources"]["requests"]
     return str(capacity["storage"])
-
-
-def check_object_name(setting: str, name: str) -> None:
-    if not OBJECT_NAME.fullmatch(name):
-        raise InvalidSetting(
-            f"{setting} '{name}' is not a valid object name: use up to 253 characters of a-z, 0-9, '-' and '.'"
-        )
 
 
 def _abilities(provisioner: str) -> tuple[bool | None, bool | None, bool | None]:

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from kubetrain_components.jobs.etcd_settings import check_rendezvous
+from kubetrain_components.jobs.names import check_image, check_object_name
 from kubetrain_components.jobs.quantity import QUANTITY, amount
 from kubetrain_components.jobs.shapes import SHAPES, TEXTS, check_env, check_shape, check_texts
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import Settings, setting
 
+OBJECTS = ("runtime_class", "priority_class", "queue", "service_account")
 QUANTITIES = ("cpu", "cpu_limit", "memory", "memory_limit", "shm_size")
 GPU = re.compile(r".+/(gpu|gpu\..+|mig-.+)|gpu\.intel\.com/.+")
 """Resource names of GPUs, including shared ones and MIG slices."""
@@ -170,10 +172,13 @@ class Placement(Settings):
         for name in TEXTS:
             check_texts(name, getattr(self, name))
         check_env(self.env)
+        _check_names(self)
         quantities = {name: getattr(self, name) for name in QUANTITIES} | self.extra_resources
         for name, value in quantities.items():
             if value and not QUANTITY.fullmatch(str(value)):
                 raise InvalidSetting(f"{name} '{value}' is not a Kubernetes quantity: write it like 500m, 4 or 16Gi")
+            if value and name in QUANTITIES and not amount(value):
+                raise InvalidSetting(f"{name} is {value}: set more, or leave it empty")
         for name in ("cpu", "memory"):
             _check_limit(name, getattr(self, name), getattr(self, f"{name}_limit"))
         for name in self.nccl:
@@ -223,6 +228,17 @@ class Placement(Settings):
 
 def is_gpu(resource: str) -> bool:
     return GPU.fullmatch(resource) is not None
+
+
+def _check_names(placement: Placement) -> None:
+    for setting_name in ("image", "etcd_image"):
+        if image := getattr(placement, setting_name):
+            check_image(setting_name, image)
+    objects = [(name, getattr(placement, name)) for name in OBJECTS]
+    secrets = [(name, secret) for name in ("env_secrets", "image_pull_secrets") for secret in getattr(placement, name)]
+    for setting_name, name in (*objects, *secrets):
+        if name:
+            check_object_name(setting_name, name)
 
 
 def _check_limit(name: str, request: str, limit: str) -> None:

@@ -5,7 +5,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from kubetrain_trainer.errors import InvalidSetting
 
-QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,2}))?")
+QUANTITY = re.compile(r"(\d{1,18}\.?\d{0,9}|\.\d{1,9})(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,2}))?")
 FACTORS = {"": Decimal(1), "m": Decimal("1e-3"), "u": Decimal("1e-6"), "n": Decimal("1e-9")}
 FACTORS |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)}
 FACTORS |= {letter + "i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from kubetrain_components.object_store.store import Access, ObjectStore
+from kubetrain_components.urls import has_host_and_port
 from kubetrain_trainer.errors import InvalidSetting
 
 # The names that boto3 accepts: old buckets may have capital letters and underscores.
@@ -77,13 +78,15 @@ def _parts_of(uri: str) -> tuple[str, ...]:
 def check_endpoint(setting: str, url: str) -> None:
     """
     Raises:
-        InvalidSetting: if the URL of an S3 server has a user and password, which S3 does not use.
+        InvalidSetting: if it is no URL of an S3 server, or has a user and password, which S3 does not use.
     """
     if "@" in url:
         raise InvalidSetting(
             f"{setting} '{without_secrets(url)}' has a user and password, which S3 does not use: set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
+    if url and not (url.startswith(("http://", "https://")) and has_host_and_port(url)):
+        raise InvalidSetting(f"{setting} '{url}' is not a URL: write https://HOST[:PORT]")
 
 
 def without_secrets(uri: str) -> str:

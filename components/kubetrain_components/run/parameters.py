@@ -7,6 +7,7 @@ from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.launchers import Launcher, check_launcher
+from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_access, check_endpoint, check_uri, is_inside
@@ -65,6 +66,7 @@ class RunParameters:
             raise InvalidSetting(
                 f"s3_secret is empty: leave it at {DEFAULT_SECRET}, which may be missing, if the pods need no secret"
             )
+        check_object_name("s3_secret", self.s3_secret)
         if self.framework:
             self._check_training()
         if self.run_id:

@@ -32,5 +32,6 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
     print(manifests, end="")
 
 
-def comment(line: str) -> None:
-    print(f"# {line}")
+def comment(text: str) -> None:
+    for line in text.splitlines():
+        print(f"# {line}")

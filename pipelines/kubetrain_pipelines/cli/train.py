@@ -12,7 +12,6 @@ from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.bring_code.pack import PackedCode
-from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import OtherSettings
@@ -21,6 +20,7 @@ from kubetrain_components.jobs.job_logs import important_lines, print_line
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import launch_training, with_launcher
@@ -248,10 +248,8 @@ def dataset_on_pvc(options: TrainOptions) -> DatasetPlace:
 
 def _check_names(claim: str, path: str, output: str) -> None:
     for option, name in (("--data", claim), ("--output", output)):
-        if name and not OBJECT_NAME.fullmatch(name):
-            raise InvalidSetting(
-                f"{option} '{name}' cannot name a PVC: use lowercase letters, digits, hyphens and dots, at most 253"
-            )
+        if name:
+            check_object_name(option, name)
     if path.startswith("/") or ".." in path.split("/"):
         raise InvalidSetting(f"--data has the path '{path}': give a path in the PVC without a leading / and without ..")
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
-from kubetrain_components.jobs.kubernetes.manifests.code_container import CODE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.claim_volumes import claim_mounts, claim_volumes
+from kubetrain_components.jobs.kubernetes.manifests.code_container import code_mounts, code_volumes
 from kubetrain_components.jobs.kubernetes.manifests.container_ports import rendezvous_port
 from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import INDEX, variables
-from kubetrain_components.jobs.kubernetes.manifests.shard_cache import CACHE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.shard_cache import cache_mounts, cache_volumes
 from kubetrain_components.jobs.kubernetes.manifests.train_job import names_of_jobs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
@@ -80,13 +81,12 @@ def _container_problems(job: Job) -> Iterator[str]:
     containers = [str(each["name"]) for each in (*placement.init_containers, *placement.extra_containers)]
     for name in _repeated([*theirs, *containers]):
         yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
-    mounted = {each["mountPath"].rstrip("/") for each in placement.volume_mounts}
-    if placement.code_container and CODE_MOUNT["mountPath"] in mounted:
-        yield f"volume_mounts has {CODE_MOUNT['mountPath']}, where --code puts your code: mount the volume elsewhere"
-    if placement.shard_cache and CACHE_MOUNT["mountPath"] in mounted:
-        yield f"volume_mounts has {CACHE_MOUNT['mountPath']}, where the cache of shards is: mount the volume elsewhere"
-    for path in _repeated([str(each["mountPath"]).rstrip("/") for each in placement.volume_mounts]):
-        yield f"two volume_mounts have the path {path}: mount one of the volumes elsewhere"
+    volumes = [*claim_volumes(job), *code_volumes(placement), *cache_volumes(placement), *placement.volumes]
+    for name in _repeated([str(each["name"]) for each in volumes]):
+        yield f"two volumes of a pod have the name '{name}': rename yours in volumes and volume_mounts"
+    mounts = [*claim_mounts(job), *code_mounts(placement), *cache_mounts(placement), *placement.volume_mounts]
+    for path in _repeated([str(each["mountPath"]).rstrip("/") for each in mounts]):
+        yield f"two volumes of a pod are mounted at {path}: mount yours elsewhere in volume_mounts"
     for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
         yield f"two resource_claims have the name '{name}': rename one of them"
 
