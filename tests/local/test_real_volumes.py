@@ -4,13 +4,15 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.object_store.store import ObjectContent
+from kubetrain_components.sync_dataset import fetch
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
 from support.cli import kubetrain
@@ -103,6 +105,70 @@ def test_names_that_only_some_volumes_take_for_one_are_files_on_the_others(tmp_p
             pytest.skip("this kernel's ext4 cannot ignore case")
         refused = kubetrain("sync", source, point / "staging")
         assert "on this volume" in refused.output
+
+
+@pytest.fixture
+def lossy(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], object]]]:
+    """An ext4 volume on storage of 20 MB, on which writes are lost, and a function that resizes that storage."""
+    ext4 = ["mkfs.ext4", "-q", "-F", "-N", "999", "-O", "^has_journal", "-E", "nodiscard"]
+    with (
+        volume(tmp_path / "storage", ["true"], ["mount", "-t", "tmpfs", "-o", "size=20M"]) as storage,
+        volume(storage / "volume", ext4, ["mount", "-o", "loop"]) as point,
+    ):
+        yield point, lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", str(storage)], check=True)
+
+
+def read_from_disk(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def random_files(source: Path, files: int, size: int) -> Path:
+    source.mkdir()
+    for number in range(files):
+        (source / f"{number:02}").write_bytes(os.urandom(size))
+    return source
+
+
+def test_nothing_is_believed_of_a_sync_whose_flush_failed(
+    tmp_path: Path, lossy: tuple[Path, Callable[[str], object]]
+) -> None:
+    (point, resize), source = lossy, random_files(tmp_path / "source", 30, MEGABYTE)
+    with pytest.raises(KubetrainError, match="Input/output error"):
+        transfer_dataset(DirectoryStore(source), point)
+    assert not [*point.glob("versions/.*.partial")]
+    resize("200M")
+    assert transfer_dataset(DirectoryStore(source), point).downloaded == 30
+    read_from_disk(point)
+    assert kubetrain("verify", point).exit_code == 0
+
+
+@pytest.mark.parametrize(("files", "size"), [(30, MEGABYTE), (1, 30 * MEGABYTE)])
+def test_a_resumed_sync_reads_from_disk_what_an_interrupted_one_wrote(
+    tmp_path: Path,
+    lossy: tuple[Path, Callable[[str], object]],
+    monkeypatch: pytest.MonkeyPatch,
+    files: int,
+    size: int,
+) -> None:
+    class Interrupted(DirectoryStore):
+        def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
+            if key == "29" or start == 29 * MEGABYTE:
+                raise KeyboardInterrupt
+            return super().read(key, etag, start, end)
+
+    monkeypatch.setattr(fetch, "PART_BYTES", MEGABYTE)
+    monkeypatch.setattr(fetch, "LARGE_BYTES", 2 * MEGABYTE)
+    (point, resize), source = lossy, random_files(tmp_path / "source", files, size)
+    with pytest.raises(KeyboardInterrupt):
+        transfer_dataset(Interrupted(source), point, concurrency=1)
+    subprocess.run(["sync", "--file-system", str(point)], check=False)  # this program is told of the lost writes
+    resize("200M")
+    transfer_dataset(DirectoryStore(source), point)
+    read_from_disk(point)
+    assert kubetrain("verify", point).exit_code == 0
 
 
 def test_a_full_volume_that_cannot_link_does_not_cut_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,18 @@ class TestInterruptedSyncs:
         report = sync(big, staging)
         assert (report.downloaded, report.resumed) == (1, 3)
 
+    @pytest.mark.parametrize("name", ["unfinished", "large", "data"])
+    def test_links_in_them_are_not_followed(self, tmp_path: Path, staging: Path, name: str) -> None:
+        source, elsewhere = make_source(tmp_path / "source"), tmp_path / "elsewhere"
+        interrupt(source, staging, "source-3")
+        (partial,) = staging.glob("versions/.*.partial")
+        shutil.rmtree(partial / name)
+        elsewhere.mkdir()
+        (partial / name).symlink_to(elsewhere)
+        sync(source, staging)
+        assert_intact(staging)
+        assert not [*elsewhere.iterdir()]
+
     def test_the_sync_of_another_dataset_does_not_use_them(self, tmp_path: Path, staging: Path) -> None:
         big, small = make_source(tmp_path / "big"), make_source(tmp_path / "small")
         interrupt(big, staging, "big-3")

@@ -87,6 +87,12 @@ def flush_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def forget_cached(descriptor: int) -> None:
+    """Let the next reads of a flushed file come from the disk: after a failed write, the cache has other bytes."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def flush_directory(path: Path) -> None:
     """Make a rename in this directory survive a power failure, if its file system supports that."""
     try:

@@ -26,6 +26,7 @@ from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.copy_file import clone_file, copy_file
 from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
+from kubetrain_trainer.durable_files import forget_cached
 
 MODE = 0o444
 GONE = {errno.ENOENT, errno.ESTALE}
@@ -56,13 +57,18 @@ class PartialVersion:
     @contextmanager
     def opened(self, source: str) -> Iterator[None]:
         """Prepare the folders and open the journal; only one sync may do this at a time."""
+        self._remove_links()
         shutil.rmtree(self._unfinished, ignore_errors=True)
         for folder in (self._unfinished, self.large, self.data):
             folder.mkdir(parents=True, exist_ok=True)
-        self._remove_links()
-        self._source.write_text(source, encoding="utf-8", errors="surrogateescape")
-        with self._journal.open("ab", buffering=0) as self._recording:
-            yield
+        # Opened before anything is written: it is not told of errors that another sync was told of before.
+        self._volume = os.open(self.path, os.O_RDONLY)
+        try:
+            self._source.write_text(source, encoding="utf-8", errors="surrogateescape")
+            with self._journal.open("ab", buffering=0) as self._recording:
+                yield
+        finally:
+            os.close(self._volume)
 
     def is_from(self, source: str) -> bool:
         """Return True if the dataset has this URI, or an unknown one: older releases of kubetrain did not write it."""
@@ -71,6 +77,10 @@ class PartialVersion:
         except FileNotFoundError:
             return True
         return found.rstrip("/") == source.rstrip("/")
+
+    def has_journal(self) -> bool:
+        """Return True if an interrupted sync recorded files whose writes may not have reached the disk."""
+        return self._journal.is_file() and self._journal.stat().st_size > 0
 
     def last_used(self) -> float:
         """Return the time of the last change to the journal, in seconds since the epoch."""
@@ -188,20 +198,27 @@ class PartialVersion:
         name = hashlib.sha256(f"{wanted.key}\0{wanted.etag}".encode()).hexdigest()
         path = self.large / name
         recorded = dict(self._recorded_parts.get(wanted, ())) if path.is_file() else {}
+        if recorded:
+            with path.open("rb") as file:
+                forget_cached(file.fileno())
         return LargeObject(wanted, path, part_bytes, recorded)
 
     def flush(self) -> None:
-        """Flush all files to disk with one call for the file system instead of one for each file."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        if not hasattr(libc, "syncfs"):
-            os.sync()  # not first choice: it flushes every file system and reports no errors
-            return
-        descriptor = os.open(self.path, os.O_RDONLY)
+        """Flush all files to disk with one call for the file system instead of one for each file.
+
+        If that fails, delete them: the kernel drops what it could not write, but still shows it to readers.
+        """
         try:
-            if libc.syncfs(descriptor) != 0:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(self.path))
-        finally:
-            os.close(descriptor)
+            _sync_file_system(self._volume)
+        except OSError as error:
+            shutil.rmtree(self.path, ignore_errors=True)
+            error.filename = str(self.path)
+            raise
+
+    def settle(self) -> None:
+        """Let the kernel write what an interrupted sync left, so that its files can be read back from the disk."""
+        with suppress(OSError):  # what was lost is missed when the files are hashed
+            _sync_file_system(self._volume)
 
     def delete_temporary_files(self) -> None:
         for folder in (self._unfinished, self.large):
@@ -209,6 +226,7 @@ class PartialVersion:
 
     def delete_journal(self) -> None:
         """Delete what only a resumed sync needs; the manifest has the same lines."""
+        self._recording.close()  # NFS keeps an open file under another name
         for path in (self._journal, self._source, self._damaged):
             path.unlink(missing_ok=True)
 
@@ -231,6 +249,14 @@ class PartialVersion:
             for path in (Path(folder, name) for name in (*subfolders, *names)):
                 if path.is_symlink():
                     path.unlink()
+
+
+def _sync_file_system(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):
+        os.sync()  # not first choice: it flushes every file system and reports no errors
+    elif libc.syncfs(descriptor) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def partial_versions(staging: Path) -> list[PartialVersion]:

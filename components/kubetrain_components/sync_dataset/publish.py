@@ -212,13 +212,13 @@ def partial_path(staging: Path, plan: SyncPlan) -> Path:
     return staging / "versions" / f".{plan.digest}.partial"
 
 
-def publish(staging: Path, plan: SyncPlan, checksums: Iterable[tuple[str, str]]) -> None:
+def publish(staging: Path, plan: SyncPlan, partial: PartialVersion, checksums: Iterable[tuple[str, str]]) -> None:
     """Write the manifest of a finished version and publish it, so that it survives a power cut.
 
     Args:
         checksums: Keys and checksums, sorted by key.
     """
-    partial, final = PartialVersion(partial_path(staging, plan)), staging / "versions" / plan.digest
+    final = staging / "versions" / plan.digest
     _write_manifest(partial.path / MANIFEST, plan, checksums)
     partial.delete_temporary_files()
     partial.flush()

@@ -11,7 +11,7 @@ from pathlib import Path
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.object_store.checksums import HASHERS, algorithm_of, format_checksum
 from kubetrain_components.sync_dataset.manifest import Entry
-from kubetrain_trainer.durable_files import CHUNK_BYTES
+from kubetrain_trainer.durable_files import CHUNK_BYTES, forget_cached
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class IntactFiles:
         algorithm, buffer = algorithm_of(entry.checksum), memoryview(bytearray(min(entry.object.size, CHUNK_BYTES)))
         hasher = HASHERS[algorithm]()
         with Path(data, entry.object.key).open("rb", buffering=0) as file:
+            forget_cached(file.fileno())
             while not self._is_over.is_set() and (count := file.readinto(buffer)):
                 hasher.update(buffer[:count])
                 with self._lock:

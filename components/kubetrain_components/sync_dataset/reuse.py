@@ -75,6 +75,8 @@ class Arrivals:
         self, other: PartialVersion, missing: Objects, files: IntactFiles, on_resumed: OnResumed
     ) -> Objects:
         added = Checksums(tuple, self._folder)
+        if other.has_journal():
+            self._partial.settle()
         with closing(files.of(self._recorded(other, missing), other.data)) as intact:
             for entries in intact:
                 for entry in entries:

@@ -81,9 +81,11 @@ def _make_version(store: ObjectStore, staging: Path, concurrency: int | None, on
             plan.check_keys()
             note_use(staging, plan)
         else:
-            arrivals = _fetch_all(store, staging, plan, concurrency, report, on_progress)
-            plan.check_keys()
-            publish(staging, plan, arrivals.checksums)
+            partial = PartialVersion(partial_path(staging, plan))
+            with partial.opened(plan.dataset_uri):
+                arrivals = _fetch_all(store, staging, plan, partial, concurrency, report, on_progress)
+                plan.check_keys()
+                publish(staging, plan, partial, arrivals.checksums)
     report.versions, report.leftovers = len(published_versions(staging)), len(leftovers(staging))
     report.set_seconds(time.monotonic() - started - waited)
     return report
@@ -158,22 +160,21 @@ def _fetch_all(
     store: ObjectStore,
     staging: Path,
     plan: SyncPlan,
+    partial: PartialVersion,
     concurrency: int | None,
     report: SyncReport,
     on_progress: OnProgress,
 ) -> Arrivals:
     """Add all objects to the partial version."""
-    partial = PartialVersion(partial_path(staging, plan))
-    with partial.opened(plan.dataset_uri):
-        if partial.ignores_case():
-            check_case_conflicts(plan, partial.is_one_file)
-        arrivals = Arrivals(staging, plan, partial, report)
-        missing = arrivals.reuse_published()
-        missing = arrivals.reuse_interrupted(missing, _resuming(_progress(plan, missing), on_progress))
-        fetch = Fetch(store, missing, partial, concurrency)
-        check_space(staging, fetch.needed_bytes)
-        _download(fetch, _progress(plan, missing), on_progress, report, arrivals)
-        arrivals.check_etags()
+    if partial.ignores_case():
+        check_case_conflicts(plan, partial.is_one_file)
+    arrivals = Arrivals(staging, plan, partial, report)
+    missing = arrivals.reuse_published()
+    missing = arrivals.reuse_interrupted(missing, _resuming(_progress(plan, missing), on_progress))
+    fetch = Fetch(store, missing, partial, concurrency)
+    check_space(staging, fetch.needed_bytes)
+    _download(fetch, _progress(plan, missing), on_progress, report, arrivals)
+    arrivals.check_etags()
     return arrivals
 
 
