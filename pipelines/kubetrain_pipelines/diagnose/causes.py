@@ -9,7 +9,7 @@ from typing import Any
 from kubetrain_components.secret_values import without_secrets
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule
 from kubetrain_pipelines.diagnose.scan import Match
-from kubetrain_pipelines.diagnose.table import FIRST_ERROR, OWN_ERROR
+from kubetrain_pipelines.diagnose.table import FIRST_ERROR, OWN_ERROR, UNKNOWN_FAILURE
 
 TIME = re.compile(r"\d{4}-(\d\d)-(\d\d)[T_ ](\d\d:\d\d:\d\d)|\b[EWIF](\d\d)(\d\d) (\d\d:\d\d:\d\d)", re.ASCII)
 """Month, day and time in a line, as Kubernetes, Python, NCCL and PyTorch write them."""
@@ -66,6 +66,8 @@ def ranked(matches: Iterable[Match], culprits: Sequence[str]) -> list[Cause]:
     is_proven = any(cause.certainty is Certainty.CAUSE for cause in causes)
     hidden = {Certainty.FACT, *([Certainty.UNKNOWN] if is_proven else [])}
     shown = [_in_own_words(cause) for cause in causes if cause.certainty not in hidden]
+    known = [cause for cause in shown if cause.rule is not UNKNOWN_FAILURE]
+    shown = known if any(cause.certainty < Certainty.SLOW for cause in known) else shown
     errors = {match.source: match.line for match in matches if match.rule is FIRST_ERROR and not match.is_overcome}
     return sorted(shown, key=lambda cause: (_rank(cause, errors), cause.is_demoted, *_age(cause.evidence, culprits)))
 

@@ -40,6 +40,13 @@ RULES = (
         ),
     ),
     Rule(
+        name="smaller-batch",
+        title="A smaller batch is tried",
+        certainty=Certainty.FACT,
+        texts=("trying batch size ",),
+        overcomes=("gpu-memory",),
+    ),
+    Rule(
         name="gpu-memory",
         title="The memory of a GPU ran out",
         texts=(

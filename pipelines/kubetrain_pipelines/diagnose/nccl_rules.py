@@ -132,6 +132,64 @@ RULES = (
         ),
     ),
     Rule(
+        name="infiniband-unreachable",
+        title="InfiniBand or RoCE devices of two nodes cannot reach each other",
+        texts=("Call to ibv_modify_qp failed", "Failed to modify QP to "),
+        explanation="The processes met over TCP, but their network devices have no route to each other.",
+        remedy="Choose the devices that are in one network by NCCL_IB_HCA. With RoCE, also set NCCL_IB_GID_INDEX "
+        "and check the routes between the nodes; where only devices with the same number are connected, "
+        "set NCCL_CROSS_NIC=0. To try without, set network=ethernet.",
+        samples=(
+            Sample(
+                "misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+                "https://github.com/NVIDIA/nccl-tests/issues/185",
+            ),
+        ),
+    ),
+    Rule(
+        name="infiniband-port",
+        title="An InfiniBand device or its link has failed",
+        certainty=Certainty.LIKELY,
+        texts=("Got async event : ",),
+        pattern=r"Got async event : (?:.*error|.*fatal|port)",
+        explanation="The device reports it. A link that goes down and up again ends trainings at random.",
+        remedy="Check cable, port and counters of this node (`ibstat`, `ibqueryerrors`), and cordon it if it repeats.",
+        samples=(
+            Sample(
+                "transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
+                "https://github.com/Lightning-AI/lit-llama/issues/380",
+            ),
+        ),
+    ),
+    Rule(
+        name="nvlink-sharp",
+        title="NVLink SHARP does not work on this node",
+        texts=("nvls.cc:*NCCL WARN Cuda failure", "Failed to bind NVLink SHARP"),
+        explanation="NCCL could not use the multicast memory of the NVSwitches, which the fabric manager sets up.",
+        remedy="Set NCCL_NVLS_ENABLE=0 in `nccl` to train without it, and restart nvidia-fabricmanager on the node.",
+        samples=(
+            Sample(
+                "transport/nvls.cc:598 NCCL WARN Cuda failure 1 'invalid argument'",
+                "https://github.com/NVIDIA/nccl/issues/1672",
+            ),
+        ),
+    ),
+    Rule(
+        name="stray-connection",
+        title="Something else connects to NCCL's ports",
+        certainty=Certainty.LIKELY,
+        texts=("socketFinalizeAccept: wrong type", "socketFinalizeAccept: wrong magic"),
+        explanation="Another job that uses the same addresses, or a scanner, speaks to a port that NCCL opened.",
+        remedy="Let only pods of the job connect (deploy/launcher/network_policy.yaml), and end leftovers of earlier "
+        "starts on the node (`ss -ltnp`).",
+        samples=(
+            Sample(
+                "misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 4 != 3",
+                "https://github.com/NVIDIA/nccl-tests/issues/188",
+            ),
+        ),
+    ),
+    Rule(
         name="infiniband-error",
         title="An InfiniBand connection broke",
         certainty=Certainty.LIKELY,

@@ -56,6 +56,8 @@ class Rule:
     certainty: Certainty = Certainty.CAUSE
     after: tuple[str, ...] = ()
     """Names of rules of which this one is a consequence, if they are found too."""
+    overcomes: tuple[str, ...] = ()
+    """Names of rules whose earlier matches in the same log no longer count."""
     needs: str = ""
     """Name of a rule without which this one means nothing."""
     samples: tuple[Sample, ...] = ()

@@ -71,6 +71,8 @@ class LogScan:
         self._seen: set[int] = set()
         self._lines = 0
         self._started_at = 0
+        self._overcome_at: dict[str, int] = {}
+        """Lines before which the matches of a rule no longer count."""
 
     def read(self, path: Path) -> Self:
         with path.open("rb", buffering=0) as file:
@@ -105,7 +107,7 @@ class LogScan:
 
     def matches(self) -> Iterator[Match]:
         for match in self._found.values():
-            yield replace(match, is_overcome=match.line < self._started_at)
+            yield replace(match, is_overcome=match.line < self._counts_from(match.rule))
 
     def _fresh(self, lines: list[bytes]) -> list[int]:
         """Return the indexes of the lines that earlier blocks do not have."""
@@ -119,13 +121,19 @@ class LogScan:
     def _keep(self, rule: Rule, number: int, line: bytes) -> None:
         if rule is START:
             self._started_at = number
+        if rule.overcomes:
+            self._overcome_at |= dict.fromkeys(rule.overcomes, number)
+            self._seen.clear()
         group = _group(rule, line)
         if group:  # lines of other groups may differ from this one only in numbers
             self._seen.discard(hash(line.translate(None, HEX_DIGITS)))
         key = (rule.name, group)
         earlier = self._found.get(key)
-        if earlier is None or earlier.line < self._started_at:
+        if earlier is None or earlier.line < self._counts_from(rule):
             self._found[key] = Match(rule, self._source, number, _printable(line[:MAX_LINE_BYTES]))
+
+    def _counts_from(self, rule: Rule) -> int:
+        return max(self._started_at, self._overcome_at.get(rule.name, 0))
 
 
 def _lines_in_question(block: bytes, lines_before: int) -> Lines:
@@ -173,7 +181,8 @@ def _matches(lines: list[bytes], errors: Iterable[int]) -> list[tuple[int, Rule]
         for index in _candidates(text, ends, rule.literals):
             if index not in found and rule.match(lines[index]):
                 found[index] = rule
-    found = {**dict.fromkeys(errors, FIRST_ERROR), **found}
+    unexplained = (index for index in errors if b"ChildFailedError" not in lines[index])
+    found = {**dict.fromkeys(unexplained, FIRST_ERROR), **found}
     return sorted(found.items(), key=lambda each: each[0])
 
 

@@ -37,6 +37,9 @@ RULES = (
         "volume",
         TroubleKind.VOLUME,
         "MountVolume.*failed",
+        "Unable to attach or mount volumes",
+        "Unable to mount volumes for pod",
+        "AttachVolume.Attach failed",
         "persistentvolumeclaim * not found",
         "unbound immediate PersistentVolumeClaims",
         sample='worker-0: a volume cannot be mounted (persistentvolumeclaim "nope" not found): check that it exists',
@@ -45,6 +48,7 @@ RULES = (
         "unschedulable",
         TroubleKind.UNSCHEDULABLE,
         " nodes are available: ",
+        " nodes are unavailable: ",
         sample="Warning  FailedScheduling  0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
     ),
     of_trouble(
@@ -54,9 +58,74 @@ RULES = (
         "Failed to apply default image tag",
         sample='Failed to apply default image tag "Upper/Case:1": couldn\'t parse image name',
     ),
+    Rule(
+        name="pull-limit",
+        title="The registry limits how many images are pulled",
+        texts=("toomanyrequests",),
+        explanation="Docker Hub counts the pulls of an address or an account; nodes without a login share theirs.",
+        remedy="Pull from a registry or a mirror of your own, or set image_pull_secrets to an account with a higher "
+        "limit. The pull is tried again by itself.",
+        samples=(
+            Sample(
+                "toomanyrequests: You have reached your pull rate limit. You may increase the limit by authenticating",
+                "https://github.com/docker/hub-feedback/issues/2429",
+            ),
+        ),
+    ),
+    Rule(
+        name="pod-sandbox",
+        title="The node cannot connect a pod to the network",
+        certainty=Certainty.LIKELY,
+        texts=("FailedCreatePodSandBox", "to create pod sandbox: ", "create pod sandbox: rpc error"),
+        explanation="Its network plugin or container runtime failed, for example because it has no address left.",
+        remedy="Check the network plugin's pod on that node and its log; cordon the node if others work.",
+        samples=(
+            Sample(
+                "Failed create pod sandbox: rpc error: code = Unknown desc = NetworkPlugin cni failed to set up pod",
+                "https://github.com/zendesk/samson/pull/3273",
+            ),
+        ),
+    ),
+    Rule(
+        name="gang",
+        title="Waiting: the scheduler has no room for all pods at once",
+        texts=("tasks in gang unschedulable",),
+        explanation="Volcano starts the pods of a job together or not at all.",
+        remedy="Free resources, or lower workers or gpus; `kubectl describe podgroup` says what is missing.",
+        after=("unschedulable",),
+        samples=(
+            Sample(
+                "FailedScheduling  volcano  10/6 tasks in gang unschedulable: job is not ready, 10 minAvailable",
+                "https://github.com/volcano-sh/volcano/issues/519",
+            ),
+        ),
+    ),
+    Rule(
+        name="pods-not-ready",
+        title="The queue took the job back because its pods did not start in time",
+        texts=("Exceeded the PodsReady timeout", "PodsReadyTimeout"),
+        explanation="Kueue evicts a job of which not all pods run within its waitForPodsReady timeout.",
+        remedy="Look why pods do not start (`kubectl describe pod`): new nodes or a large image may need a "
+        "longer timeout in Kueue's configuration.",
+        after=("unschedulable", "image-pull", "pull-limit", "volume"),
+        samples=(
+            Sample(
+                "Exceeded the PodsReady timeout podsready-v4pth/prod1",
+                "https://github.com/kubernetes-sigs/kueue/issues/3366",
+            ),
+        ),
+    ),
+    Rule(
+        name="pod-started",
+        title="A pod has started",
+        certainty=Certainty.FACT,
+        texts=("Started container ",),
+        overcomes=("unschedulable", "gang", "queue", "volume", "pod-sandbox", "image-pull", "pull-limit"),
+    ),
     of_trouble(
         "image-pull",
         TroubleKind.IMAGE_PULL,
+        "Failed to pull image",
         "Back-off pulling image",
         "ErrImagePull",
         "ImagePullBackOff",
@@ -110,7 +179,12 @@ RULES = (
         TroubleKind.NEVER_ADMITTED,
         sample="the job's Workload: the queue will never admit it (Kueue's queue research: couldn't assign flavors)",
     ),
-    of_trouble("queue", TroubleKind.QUEUE, sample="waiting: not admitted by the queue (Kueue's queue q)"),
+    of_trouble(
+        "queue",
+        TroubleKind.QUEUE,
+        "couldn't assign flavors to pod set",
+        sample="waiting: not admitted by the queue (Kueue's queue q)",
+    ),
     of_trouble(
         "suspended", TroubleKind.SUSPENDED, sample="waiting: is suspended, but in no queue (spec.suspend is true)"
     ),

@@ -9,6 +9,7 @@ RULES = (
         title="A disk or a quota is full",
         texts=(
             "No space left on device",
+            "no space left on device",
             "Disk quota exceeded",
             "PytorchStreamWriter failed writing file",
             "usage of volume * exceeds the limit",

@@ -20,4 +20,5 @@ AREAS = {
     "Programs and libraries": program_rules.RULES,
 }
 START, FIRST_ERROR, OWN_ERROR = training_rules.START, training_rules.FIRST_ERROR, training_rules.OWN_ERROR
-RULES = (*(rule for rules in AREAS.values() for rule in rules), START)
+UNKNOWN_FAILURE = training_rules.UNKNOWN_FAILURE
+RULES = (*(rule for rules in AREAS.values() for rule in rules), START, UNKNOWN_FAILURE)

@@ -98,6 +98,7 @@ RULES = (
         texts=(
             "NVRM: Xid (",
             "uncorrectable ECC error",
+            "uncorrectable NVLink error",
             "GPU has fallen off the bus",
             "CUDA error: unspecified launch failure",
             "CUDA error: an illegal memory access",
@@ -280,7 +281,22 @@ FIRST_ERROR = Rule(
     explanation="It is the first error of the process that failed first, as far as the logs show.",
     remedy="Read the lines around it in the log.",
 )
-"""Counts only if no cause is proven. Besides these, every error at the end of a traceback counts."""
+"""Counts only if no cause is proven. Besides these, every error at the end of a traceback counts, except the summary of
+torchrun's agent."""
+UNKNOWN_FAILURE = Rule(
+    name="unknown-failure",
+    title="No rule knows this warning",
+    certainty=Certainty.UNKNOWN,
+    texts=("NCCL WARN ", " E tensorflow/", " E external/", "Warning*Failed", "ChildFailedError"),
+    pattern=r"NCCL WARN |ChildFailedError|\bWarning\s+Failed"
+    r"|\bE (?:tensorflow|external)/(?!.*(?:Unable to register cu|computation placer already|failed call to cuInit))",
+    explanation="It is typical of logs that end in a failure, and no other line shows a cause.",
+    remedy="Read the lines around it in the log, and pass the logs of all pods.",
+    samples=(
+        Sample("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "torchrun's summary without more"),
+    ),
+)
+"""Counts only if nothing else is found."""
 OWN_ERROR = Rule(
     name="own-error",
     title="kubetrain refused this, or could not do it",

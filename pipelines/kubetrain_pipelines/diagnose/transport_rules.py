@@ -4,6 +4,19 @@ from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
 
 RULES = (
     Rule(
+        name="fabric-manager",
+        title="The node's NVSwitches are not set up",
+        texts=("system not yet initialized", "CUDA_ERROR_SYSTEM_NOT_READY"),
+        explanation="GPUs that NVSwitches connect (HGX, DGX) work only while NVIDIA's fabric manager runs on the node.",
+        remedy="Start nvidia-fabricmanager, in the version of the driver (`systemctl status`), or restart the node.",
+        samples=(
+            Sample(
+                "RuntimeError: Error 802: system not yet initialized",
+                "https://github.com/gpustack/gpustack/issues/4154",
+            ),
+        ),
+    ),
+    Rule(
         name="infiniband-asked",
         title="InfiniBand is asked for",
         certainty=Certainty.FACT,
