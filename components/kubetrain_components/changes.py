@@ -19,6 +19,12 @@ class Changes:
             self._condition.notify_all()
 
     def wait_for(self, is_met: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until the condition is met, for at most this long; an interrupt takes effect after that."""
-        with self.lock, interrupts_deferred():
-            return self._condition.wait_for(is_met, seconds)
+        """Wait until the condition is met, for at most this long. An interrupt ends the wait, and then takes effect."""
+        interrupts: list[None] = []
+
+        def end_wait() -> None:
+            interrupts.append(None)
+            self.notify()
+
+        with self.lock, interrupts_deferred(wake=end_wait):
+            return self._condition.wait_for(lambda: bool(interrupts) or is_met(), seconds) and not interrupts

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kubetrain_trainer.errors import KubetrainError
 
@@ -59,13 +59,14 @@ def _lost_interrupts_repeated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupts_deferred(notice: str = "") -> Iterator[None]:
+def interrupts_deferred(notice: str = "", wake: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Run the block to its end: a Ctrl-C or SIGTERM takes effect after it.
 
     If the block fails, the interrupt has a note with the failure, which would be lost otherwise.
 
     Args:
         notice: What to print at the first Ctrl-C, if the block may take long.
+        wake: Is called at each Ctrl-C or SIGTERM, and ends what the block waits for.
     """
     if not _gets_signals():
         yield
@@ -75,6 +76,7 @@ def interrupts_deferred(notice: str = "") -> Iterator[None]:
 
     def defer(number: int, _: object) -> None:
         received.append(number)
+        wake()
         if notice and len(received) == 1:
             with contextlib.suppress(OSError, RuntimeError):  # it may have interrupted another print
                 print(notice, file=sys.stderr, flush=True)

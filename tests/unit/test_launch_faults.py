@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -361,6 +362,34 @@ def interrupted_run(server: ApiServer) -> list[str]:
     with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm(), KubernetesBackend.connect() as backend:
         run_job(JOB, backend, lambda line: said.append(line.text))
     return said
+
+
+def seconds_until_deleted(server: ApiServer, offset: float) -> float:
+    """Send a SIGTERM this long after the creation of the job, and measure how late its deletion is requested."""
+    moments: list[float] = []
+
+    def note(handler: Handler) -> bool:
+        moments.append(time.monotonic())
+        return False
+
+    def terminate() -> None:
+        moments.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def created(handler: Handler) -> bool:
+        threading.Timer(offset, terminate).start()
+        return False
+
+    server.fail("POST", created)
+    server.fail("DELETE", note)
+    interrupted_run(server)
+    return moments[1] - moments[0]
+
+
+def test_sigterm_at_any_moment_deletes_the_job_at_once(server: ApiServer) -> None:
+    """Argo kills a step 0.9 s after its SIGTERM."""
+    seconds = sorted(seconds_until_deleted(server, random.uniform(0.05, 0.5)) for _ in range(20))
+    assert seconds[-3] < 0.2 and seconds[-1] < 0.9, "the machine may be busy twice"
 
 
 def test_a_second_ctrl_c_does_not_keep_the_job(server: ApiServer) -> None:
