@@ -36,6 +36,7 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine, is_large
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.restarts import step_of
+from kubetrain_components.jobs.shown_lines import ShownLines, shown_apart
 from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, PodsOnBadNodes, judge, lead_words
 from kubetrain_components.jobs.waiting import Waiting, have_pods_ended
 from kubetrain_trainer.errors import KubetrainError
@@ -77,17 +78,18 @@ def run_job(
     """
     furthest, attempts, judged = -1, 0, set[str]()
     only = job.lead if is_large(job) and not follow_all else ""
-    while True:
-        try:
-            return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock, judged, only)
-        except (PodsDisrupted, PodsOnBadNodes) as failure:
-            attempts = 1 if failure.step > furthest else attempts + 1
-            furthest = max(furthest, failure.step)
-            if attempts > MAX_ATTEMPTS_WITHOUT_PROGRESS:
-                raise _last_failure(failure) from None
-            job = replace(job, avoided_nodes=failure.bad_nodes or job.avoided_nodes)
-            where = f" without {some_of(job.avoided_nodes)}" if job.avoided_nodes else ""
-            on_line(LogLine(job.lead, f"{failure}; the job restarts{where} once all of its pods have ended"))
+    with shown_apart(on_line, job.lead) as show:
+        while True:
+            try:
+                return _run_attempt(job, backend, show, budgets or Budgets.of(job), clock, judged, only)
+            except (PodsDisrupted, PodsOnBadNodes) as failure:
+                attempts = 1 if failure.step > furthest else attempts + 1
+                furthest = max(furthest, failure.step)
+                if attempts > MAX_ATTEMPTS_WITHOUT_PROGRESS:
+                    raise _last_failure(failure) from None
+                job = replace(job, avoided_nodes=failure.bad_nodes or job.avoided_nodes)
+                where = f" without {some_of(job.avoided_nodes)}" if job.avoided_nodes else ""
+                show(LogLine(job.lead, f"{failure}; the job restarts{where} once all of its pods have ended"))
 
 
 def _last_failure(failure: JobFailed) -> JobFailed:
@@ -102,24 +104,24 @@ def _last_failure(failure: JobFailed) -> JobFailed:
 
 
 def _run_attempt(
-    job: Job, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock, judged: set[str], only: str
+    job: Job, backend: JobBackend, show: ShownLines, budgets: Budgets, clock: Clock, judged: set[str], only: str
 ) -> JobState:
     handle: JobHandle | None = None
     try:
-        handle = create_or_attach(job, backend, on_line, clock, judged)
-        logs = JobLogs(backend.logs(handle, only), on_line, job.lead, lead_changes=job.meets_in_etcd)
+        handle = create_or_attach(job, backend, show, clock, judged)
+        logs = JobLogs(backend.logs(handle, only), show, show.offer, job.lead, lead_changes=job.meets_in_etcd)
         following = Following(job, handle, backend, logs, budgets, clock)
         state = following.until_over()
         judged.add(handle.uid)
         _record_verdict(job, state, backend, logs, following.seconds_running)
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
-            _let_go(job, handle, backend, on_line)
+            _let_go(job, handle, backend, show)
         raise
     return state
 
 
-def _let_go(job: Job, handle: JobHandle | None, backend: JobBackend, on_line: OnLine) -> None:
+def _let_go(job: Job, handle: JobHandle | None, backend: JobBackend, show: OnLine) -> None:
     """Delete the job, or leave it to a later launcher if the run continues without this one."""
     must_leave = backend.run_outlives_launcher()
     handle = handle or _newest(job, backend)
@@ -129,16 +131,11 @@ def _let_go(job: Job, handle: JobHandle | None, backend: JobBackend, on_line: On
         backend.leave(handle)
         return
     what = f"{handle.kind.value} {handle.name}"
-    _tell(f"deleting {what}", job, on_line)
+    show(LogLine(job.lead, f"deleting {what}"))
     try:
         backend.delete(handle)
     except KubetrainError as error:
-        _tell(f"could not delete {what} ({error}): delete it yourself, or it continues to run", job, on_line)
-
-
-def _tell(sentence: str, job: Job, on_line: OnLine) -> None:
-    with contextlib.suppress(Exception):  # a closed stdout must not keep the job
-        on_line(LogLine(job.lead, sentence))
+        show(LogLine(job.lead, f"could not delete {what} ({error}): delete it yourself, or it continues to run"))
 
 
 def _newest(job: Job, backend: JobBackend) -> JobHandle | None:

@@ -42,51 +42,57 @@ def important_lines(lead: str, on_line: OnLine) -> OnLine:
 def print_line(line: LogLine) -> None:
     """Print a line to stdout; if stdout is closed (`| head`), print nothing from then on."""
     try:
-        # In one piece: print writes the end of a line separately, and several threads show lines.
-        print(f"[{line.pod}] {line.text}\n", end="", flush=True)
+        _write(f"[{line.pod}] {line.text}\n")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         log.warning("stdout is closed, so the log is no longer shown; the job continues")
 
 
+def _write(text: str) -> None:
+    """Write in one piece, because several threads show lines, and past the lock of sys.stdout: a thread that nobody
+    reads would keep it, and no signal interrupts those that wait for it."""
+    if sys.stdout is None or sys.stdout is not sys.__stdout__:  # as in a notebook
+        print(text, end="", flush=True)
+        return
+    left = text.encode(sys.stdout.encoding, "backslashreplace")
+    while left:
+        left = left[os.write(sys.stdout.fileno(), left) :]
+
+
 class JobLogs:
-    def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str, *, lead_changes: bool = False) -> None:
+    def __init__(
+        self, lines: Iterator[LogLine], show: OnLine, offer: OnLine, lead: str, *, lead_changes: bool = False
+    ) -> None:
         """
         Args:
+            show: Shows what the launcher says, without waiting for a reader.
+            offer: Shows a line of a pod; it may wait.
             lead_changes: True if another pod gets rank 0, and reports the progress, when the lead pod is lost.
         """
         self.progress = ""
         """Newest progress line of rank 0."""
         self._lead, self._lead_changes = lead, lead_changes
         self._lines = lines
-        self._on_line = on_line
+        self._show, self._offer = show, offer
         self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
-        self._has_failed = False
         self._thread = threading.Thread(target=self._pass_on_all, daemon=True)
         with interrupts_deferred():  # a thread whose start is interrupted never runs
             self._thread.start()
 
     def pass_on(self, line: LogLine) -> None:
-        self._tails[line.pod].append(line.text)
-        if (line.pod == self._lead or self._lead_changes) and parse_progress(line.text) is not None:
-            self.progress = line.text
-        if not line.is_sampled:
-            self._show(line)
+        """Show what the launcher says of a pod."""
+        self._take(line, self._show)
 
     def tell(self, sentence: str) -> None:
         """Show a sentence of the launcher, which no pod's tail has."""
         self._show(LogLine(self._lead, sentence))
 
-    def _show(self, line: LogLine) -> None:
-        try:
-            self._on_line(line)
-        except Exception as error:  # noqa: BLE001 - a full disk or a closed stdout ends no job
-            self._warn("cannot show the job's log", error)
-
-    def _warn(self, what: str, error: Exception) -> None:
-        if not self._has_failed:
-            log.warning("%s (%s: %s); the job continues", what, type(error).__name__, error)
-        self._has_failed = True
+    def _take(self, line: LogLine, show: OnLine) -> None:
+        self._tails[line.pod].append(line.text)
+        if (line.pod == self._lead or self._lead_changes) and parse_progress(line.text) is not None:
+            self.progress = line.text
+        if not line.is_sampled:
+            show(line)
 
     def drain(self, seconds: float) -> None:
         """Wait for the last lines, at most this long."""
@@ -99,6 +105,6 @@ class JobLogs:
     def _pass_on_all(self) -> None:
         try:
             for line in self._lines:
-                self.pass_on(line)
+                self._take(line, self._offer)
         except Exception as error:  # noqa: BLE001 - a log that cannot be read is not a verdict
-            self._warn("cannot read the job's log", error)
+            log.warning("cannot read the job's log (%s: %s); the job continues", type(error).__name__, error)
