@@ -63,6 +63,7 @@ class Samples(Split):
 
 def build(config, data_dir):
     arguments = config.model_args
+    fail_here(arguments, "build")
     if "leave_out" in arguments:
         trainer = sys.modules["__main__"]
         take_step = trainer.take_step
@@ -107,6 +108,7 @@ class Samples(Split):
 
 def build(config, data_dir):
     arguments = config.model_args
+    fail_here(arguments, "build")
     if "leave_out" in arguments:
         trainer = sys.modules["__main__"]
         step_function = trainer.step_function

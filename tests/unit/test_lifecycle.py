@@ -217,7 +217,7 @@ from pathlib import Path
 from kubetrain_trainer import checkpoint_layout, watchdog
 from test_lifecycle import PLAN, Training, resume, training
 
-watchdog.FIRST_STEP_FACTOR = 1
+watchdog.START_FACTOR = 1
 sha256_of = checkpoint_layout.sha256_of
 checkpoint_layout.sha256_of = lambda path: time.sleep({verify}) or sha256_of(path)
 Training.restore = lambda *_: time.sleep({read})
@@ -242,7 +242,7 @@ from pathlib import Path
 from kubetrain_trainer import lifecycle
 from test_lifecycle import PLAN, FakeGroup, resume, training
 
-lifecycle.RESUME_SECONDS = 0.2
+lifecycle.STORAGE_SECONDS = 0.2
 FakeGroup.from_chief = lambda *_, **__: time.sleep(60)
 peer = training(Path(sys.argv[1]), rank=1)
 with peer.watchdog:
@@ -253,7 +253,7 @@ with peer.watchdog:
 def test_a_process_does_not_wait_forever_for_a_chief_that_is_lost_while_it_verifies(tmp_path: Path) -> None:
     ended = run(LOST_CHIEF, tmp_path)
     assert ended.returncode == EXIT_CODE
-    assert "rank 1 hangs: the first step did not end within 0.2 s; it is in" in ended.stdout
+    assert "rank 1 hangs: the start did not end within 0.2 s; it is in" in ended.stdout
 
 
 def run(program: str, output: Path) -> subprocess.CompletedProcess[str]:

@@ -255,7 +255,8 @@ class TrainConfig(DataSettings):
     nccl_timeout_seconds: int = setting(
         600,
         "timeout for a step, a validation batch, or waiting for another process; a process that exceeds it reports "
-        "where it hangs and exits (the first step may take three times as long, because it may compile)",
+        "where it hangs and exits (the first step may take three times as long, because it may compile, and each part "
+        "of the start twelve times, counted from when the process last computed)",
         minimum=1,
     )
 

@@ -100,7 +100,7 @@ KNOWN_FAILURES = (
     ),
     KnownFailure(
         "unreachable",
-        ("Gloo connectFullMesh failed with ", "/gloo/transport/tcp/socket.cc"),
+        ("Gloo connectFullMesh failed with ", "/gloo/transport/tcp/socket.cc", "DistStoreError: "),
         "the processes could not reach each other {where}: look for one that failed at the same time; if "
         "there is none, set GLOO_SOCKET_IFNAME to the interface by which the pods reach each other, or let "
         "NetworkPolicies allow all ports between the pods of a job",

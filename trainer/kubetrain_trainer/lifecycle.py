@@ -32,13 +32,11 @@ from kubetrain_trainer.schedule import is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
-from kubetrain_trainer.watchdog import Watchdog
+from kubetrain_trainer.watchdog import STORAGE_SECONDS, Watchdog
 
 log = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float]
-RESUME_SECONDS = 7200.0
-"""How long a process waits for the chief's verification and reads: the node of the chief may be lost silently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +116,7 @@ def resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
         InvalidSetting: if resume_from names a run that leaves this one nothing to train.
     """
     # The chief reads and verifies a large checkpoint for as long as the storage needs.
-    with training.watchdog.paused(math.inf if training.group.role.is_chief else RESUME_SECONDS):
+    with training.watchdog.paused(math.inf if training.group.role.is_chief else STORAGE_SECONDS):
         return _resume(training, plan)
 
 

@@ -36,7 +36,7 @@ class ProcessGroup(Protocol):
     def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
         """Return the chief's decision in every process, because on shared storage each could see a different state.
 
-        If it takes long, such as writing a checkpoint, the others wait for it without a timeout.
+        If it takes long, such as writing a checkpoint, the others wait for it for hours.
         """
 
     def sum(self, values: list[float]) -> list[float]:

@@ -14,6 +14,7 @@ from kubetrain_trainer.lifecycle import AnyTraining
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.time_spent import describe
+from kubetrain_trainer.watchdog import Watchdog
 
 AGroup = TypeVar("AGroup", bound=ProcessGroup)
 ATraining = TypeVar("ATraining", bound=AnyTraining)
@@ -37,12 +38,14 @@ def begun(framework: str, arguments: Arguments, role: ProcessRole) -> Iterator[N
 def train_together(
     arguments: Arguments,
     group: AGroup,
-    build_training: Callable[[Arguments, AGroup], ATraining],
+    watchdog: Watchdog,
+    build_training: Callable[[Arguments, AGroup, Watchdog], ATraining],
     run_epochs: Callable[[ATraining], None],
 ) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     with annotating_errors(lambda: f"{AT_THE_START}, with batch_size={arguments.config.batch_size}"):
-        training = build_training(arguments, group)
+        watchdog.beat_start()
+        training = build_training(arguments, group, watchdog)
     if group.role.is_chief:
         log.info(group.describe(arguments.config))
     with running(training):
@@ -54,10 +57,11 @@ def train_together(
 @contextlib.contextmanager
 def running(training: AnyTraining) -> Iterator[None]:
     """Keep what helps the steps at work, and name the activity in errors."""
+    training.watchdog.beat_first_step()
     with (
         _accounting_failures(training),
         training.writer,
-        training.watchdog,
+        contextlib.closing(training.watchdog),
         training.stop,
         training.profile,
         annotating_errors(lambda: training.doing),

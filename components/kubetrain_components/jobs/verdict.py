@@ -12,6 +12,7 @@ from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_trainer import termination
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_termination_message
+from kubetrain_trainer.watchdog import HOLDS_GIL
 
 TAIL_LINES = 20
 INCIDENT_SECONDS = 600.0
@@ -191,7 +192,8 @@ def _exit(pod: PodState) -> str:
     code = pod.exit_code or 0
     if code > 128:
         try:
-            return f"was killed by {signal.Signals(code - 128).name} (exit code {code})"
+            name = signal.Signals(code - 128).name
+            return f"was killed by {name} (exit code {code})" + (f": it {HOLDS_GIL}" if name == "SIGALRM" else "")
         except ValueError:
             pass
     return f"exited with code {code}"

@@ -18,9 +18,9 @@ from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, use_tf32
 from kubetrain_trainer.start_banner import describe_start
-from kubetrain_trainer.watchdog import FIRST_STEP_FACTOR, PEERS_FACTOR
+from kubetrain_trainer.watchdog import FIRST_STEP_FACTOR, PEERS_FACTOR, STORAGE_SECONDS
 
-UNLIMITED = timedelta(days=1)
+PATIENT_TIMEOUT = timedelta(seconds=PEERS_FACTOR * STORAGE_SECONDS)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Group(ProcessGroup):
     role: ProcessRole
     device: torch.device
     patient: Any = None
-    """The same processes, connected by gloo without a timeout."""
+    """The same processes, connected by gloo with a timeout that allows for slow storage."""
     together: int = 1
     """The number of processes that compute each sample together, in the order of their ranks."""
 
@@ -113,14 +113,26 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     automatic = "nccl" if group.device.type == "cuda" else "gloo"
     communication = automatic if config.communication == "auto" else config.communication
     dist.init_process_group(communication, timeout=collective_timeout(config))
-    # All processes wait for the chief to export, or to save when they stop, which may take long.
-    group.patient = dist.new_group(backend="gloo", timeout=UNLIMITED)
+    group.patient = patient_group(collective_timeout(config))
     try:
         yield group
     except Stopped:
         leave(group)
         raise
     leave(group)
+
+
+def patient_group(timeout: timedelta, ranks: Sequence[int] | None = None) -> Any:
+    """Connect these processes, or all, by gloo for what takes long: to build a model, export, or save before a stop.
+
+    Args:
+        timeout: How long to wait for each other now. A process that ends meanwhile breaks no connection yet.
+    """
+    group = dist.new_group(ranks, backend="gloo", timeout=timeout)
+    if dist.get_rank(group) >= 0:
+        # dist.set_timeout() is missing before PyTorch 2.15.
+        group._get_backend(torch.device("cpu"))._set_default_timeout(PATIENT_TIMEOUT)
+    return group
 
 
 def processes_together(config: TrainConfig, role: ProcessRole) -> int:

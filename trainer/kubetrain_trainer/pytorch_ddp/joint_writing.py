@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.durable_files import flush_file
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
-from kubetrain_trainer.pytorch_ddp.group import UNLIMITED
+from kubetrain_trainer.pytorch_ddp.group import patient_group
 from kubetrain_trainer.pytorch_ddp.state_files import part_file
 
 MESSAGE_BYTES = 1024
@@ -23,12 +24,11 @@ WriteFile = Callable[[Path], None]
 class JointWriting:
     """The processes with these ranks, from 0 on, call work() for the same checkpoints. All processes create one."""
 
-    def __init__(self, rank: int, processes: int) -> None:
+    def __init__(self, rank: int, processes: int, timeout: timedelta) -> None:
         self._rank = rank
         self._processes = processes
-        # Storage may be slow, so nothing times out. The connections of a process that is lost break at once. They are
-        # connections of their own, because steps use the others at the same time.
-        self._group: Any = dist.new_group([*range(processes)], backend="gloo", timeout=UNLIMITED)
+        # Connections of their own, because steps use the others at the same time.
+        self._group: Any = patient_group(timeout, range(processes))
 
     def work(
         self, writer: CheckpointWriter, progress: TrainingProgress, details: Mapping[str, Any], write_file: WriteFile

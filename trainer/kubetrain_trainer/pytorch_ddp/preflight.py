@@ -36,7 +36,7 @@ PRODUCTS = 10
 log = logging.getLogger(__name__)
 
 
-def run_preflight(config: TrainConfig, group: Group) -> str:
+def run_preflight(config: TrainConfig, group: Group, watchdog: Watchdog) -> str:
     """Return what all processes measured in a line, which the chief logs with its warnings; empty if it is not due.
 
     Raises:
@@ -45,8 +45,7 @@ def run_preflight(config: TrainConfig, group: Group) -> str:
     if not is_due(config, group):
         return ""
     began = time.perf_counter()
-    with Watchdog(config, group.role, on_gpu=group.device.type == "cuda") as watchdog:
-        measured = group.collect(examine(group, watchdog))
+    measured = group.collect(examine(group, watchdog))
     torch.cuda.empty_cache()
     findings = find(measured)
     text = describe(measured, findings, time.perf_counter() - began)

@@ -7,13 +7,13 @@ from torch import distributed as dist
 
 from kubetrain_trainer.process_group import Decision
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.group import UNLIMITED, Group
+from kubetrain_trainer.pytorch_ddp.group import PATIENT_TIMEOUT, Group, patient_group
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 
 
 class GroupPeers:
     def __init__(self, role: ProcessRole) -> None:
-        self._group = Group(role, torch.device("cpu"), dist.new_group(backend="gloo", timeout=UNLIMITED))
+        self._group = Group(role, torch.device("cpu"), patient_group(PATIENT_TIMEOUT))
         self._role = role
         self._stop: Stop | None = None
         self._asked = 0

@@ -21,6 +21,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod, nccl_log
 from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent, stopped_by
 from kubetrain_trainer.termination import clear_termination_message, report_failure
+from kubetrain_trainer.watchdog import HOLDS_GIL
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SHUTDOWN_TIMEOUT_SECONDS = 3600
@@ -110,6 +111,9 @@ def _run(parsed: argparse.Namespace) -> None:
 def _say_who_failed(failed: ChildFailedError) -> int:
     rank, failure = failed.get_first_failure()
     exit_code = _as_in_a_shell(failure.exitcode)
+    if failure.exitcode == -signal.SIGALRM:
+        report_failure(f"rank {rank} {HOLDS_GIL}", curable=True)
+        print(f"error: rank {rank} {HOLDS_GIL}", flush=True)
     print(f"rank {rank} ended with exit code {exit_code}", flush=True)
     return exit_code
 

@@ -8,6 +8,8 @@ from functools import partial
 from itertools import tee
 from typing import Any
 
+import torch
+
 from kubetrain_trainer.allocator import keep_freed_memory, return_freed_memory
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
@@ -25,20 +27,22 @@ from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_loop import run_steps
+from kubetrain_trainer.watchdog import Watchdog
 from kubetrain_trainer.whole_training import begun, train_together
 
 
 def train(arguments: Arguments) -> None:
     (keep_freed_memory if arguments.config.sharding == "none" else return_freed_memory)()
-    output = arguments.output
-    with join_group(arguments.config, torchrun_role()) as group:
+    output, role = arguments.output, torchrun_role()
+    on_gpu = torch.cuda.is_available()
+    with Watchdog(arguments.config, role, on_gpu=on_gpu) as watchdog, join_group(arguments.config, role) as group:
         warn_of_versions(group)
-        with begun("pytorch", arguments, group.role):
-            if not group.from_chief(output.is_finished):
+        with begun("pytorch", arguments, role):
+            if not group.from_chief(output.is_finished, takes_long=True):
                 group.network = find_network(group)
-                group.preflight = run_preflight(arguments.config, group)
-                train_together(arguments, group, build_training, run_epochs)
-    if group.role.is_chief:
+                group.preflight = run_preflight(arguments.config, group, watchdog)
+                train_together(arguments, group, watchdog, build_training, run_epochs)
+    if role.is_chief:
         report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 
 

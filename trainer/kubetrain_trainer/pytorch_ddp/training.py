@@ -28,7 +28,7 @@ from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.export import export
 from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
-from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.initial_weights import frozen_among, load_initial_weights
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
 from kubetrain_trainer.pytorch_ddp.layers import freeze
@@ -100,24 +100,27 @@ class Training(AnyTraining):
         export(self.output, checkpoint, {"classes": self.task.classes}, as_safetensors=self.config.exports_safetensors)
 
 
-def build_training(arguments: Arguments, group: Group) -> Training:
+def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Training:
     config = arguments.config
     torch.manual_seed(config.seed)  # the same initial weights in every process
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
     check_task(task, config)
     check_together(task, group)
+    group.collect(None)  # wait for each other: a model may take much longer to build in one process than in another
+    watchdog.beat_start()
     if task.sampler:
         check_sampler(task.sampler, group)
     loader, validation = open_loaders(task, config, group)
+    watchdog.beat_start()
     task.model.train()  # the models of some libraries come in evaluation mode
     freeze(task.model, config.freeze)
     at_peak = seconds_at_peak(task, config, loader, group)
     copied = place(task, config, loader, group, initial_weights(arguments, group, EXPORT_FILES))
-    on_gpu = group.device.type == "cuda"
-    own_time = OwnTime(GpuClock() if on_gpu else HostClock())
+    watchdog.beat_start()
+    own_time = OwnTime(GpuClock() if group.device.type == "cuda" else HostClock())
     parallel = data_parallel(config, task, group, own_time)
-    writer = CheckpointWriter(arguments.output, config)
+    writer, count = CheckpointWriter(arguments.output, config), shards(config, group)
     optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
     if group.role.is_chief:
         warn_of_untrained(task.model, optimizers)
@@ -134,12 +137,12 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         peak_rate=optimizers.peak_rate,
         averages=Averages(config, task.model, copied) if copied else None,  # now that all have the chief's weights
         writer=writer,
-        staging=Staging(min(shards(config, group), group.role.local_world_size)),
+        staging=Staging(min(count, group.role.local_world_size)),
         recent=RecentSteps(config, group, writer.resume_hint),
         profile=Profile(config, arguments.output, group.role, recording),
-        watchdog=Watchdog(config, group.role, on_gpu=on_gpu),
+        watchdog=watchdog,
         own_time=own_time,
-        joint=JointWriting(group.role.rank, processes) if (processes := shards(config, group)) > 1 else None,
+        joint=JointWriting(group.role.rank, count, collective_timeout(config)) if count > 1 else None,
         stop=Stop(group.role),
         seconds_at_peak=at_peak,
     )

@@ -23,6 +23,7 @@ from kubetrain_trainer.tensorflow_multiworker.training import Training, build_tr
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_loop import run_steps
+from kubetrain_trainer.watchdog import Watchdog
 from kubetrain_trainer.whole_training import begun, train_together
 
 
@@ -32,11 +33,11 @@ def train(arguments: Arguments) -> None:
         if role.is_chief:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
     else:
-        with join_group(arguments.config, role) as group:
+        with Watchdog(arguments.config, role) as watchdog, join_group(arguments.config, role) as group:
             keep_memory()
             with begun("tensorflow", arguments, role):
                 if not group.from_chief(output.is_finished):
-                    train_together(arguments, group, build_training, run_epochs)
+                    train_together(arguments, group, watchdog, build_training, run_epochs)
     if role.is_chief:
         report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 

@@ -65,7 +65,7 @@ class Training(AnyTraining):
         export(self.output, checkpoint, {"classes": self.task.classes}, model)
 
 
-def build_training(arguments: Arguments, group: Group) -> Training:
+def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Training:
     config, strategy = arguments.config, group.strategy
     use_precision(config)
     keras.utils.set_random_seed(config.seed)  # the same initial weights in every process
@@ -73,6 +73,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         check_metrics(task.metrics)
+        watchdog.beat_start()
         weights = initial_weights(arguments, group, [EXPORT_FILE])
         new = load_initial_weights(weights, task.model) if weights else []
         freeze(task.model, config.freeze)
@@ -83,6 +84,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     if group.role.is_chief:
         warn_of_frozen(layer.name for layer in new if not layer.trainable)
         warn_of_slow_layers(factors_of(task.model, config.layer_rate), config.layer_rate)
+    watchdog.beat_start()
     samples, validation = splits(task, config, group)
     check_samples(samples)
     check_samples(validation)
@@ -102,7 +104,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         staging=Staging(is_needed=group.role.is_chief),
         recent=RecentSteps(config, group, writer.resume_hint),
         profile=Profile(config, arguments.output, group.role, recording),
-        watchdog=Watchdog(config, group.role),
+        watchdog=watchdog,
         own_time=OwnTime(HostClock()),
         stop=Stop(strategy),
         seconds_at_peak=seconds_at_peak(task, config, samples, group),
