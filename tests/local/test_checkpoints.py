@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_ports
-from kubetrain_trainer.checkpoint_layout import MANIFEST, describe_files, intact_checkpoints
+from kubetrain_trainer.checkpoint_layout import (
+    MANIFEST,
+    describe_files,
+    intact_checkpoints,
+    read_manifest,
+    write_manifest,
+)
 from kubetrain_trainer.frameworks import package_of
 from support.own_tasks import TASKS
 from support.process_groups import start_python, tf_config, torchrun_variables
@@ -131,10 +137,10 @@ def test_a_checkpoint_or_a_model_with_code_executes_nothing(framework: str, tmp_
 
 def plant(directory: Path, name: str, content: bytes) -> None:
     """Replace a file, and describe the new one in the manifest."""
-    manifest = json.loads((directory / MANIFEST).read_text())
+    manifest = read_manifest(directory)
     (directory / MANIFEST).unlink()
     (directory / name).write_bytes(content)
-    (directory / MANIFEST).write_text(json.dumps({**manifest, "files": describe_files(directory)}))
+    write_manifest(directory, {**manifest, "files": describe_files(directory)})
 
 
 @pytest.mark.parametrize("framework", ONE_IN_CI)

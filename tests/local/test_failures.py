@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_ports
-from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_checkpoints
+from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_checkpoints, write_manifest
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.sampling import SamplePlan
@@ -226,9 +226,7 @@ def test_if_the_best_checkpoint_is_damaged_the_next_best_becomes_the_model(frame
     finish(train(framework, tmp_path), 0)
     output = TrainingOutput(tmp_path / "output")
     first = complete_checkpoints(output.checkpoints)[0]
-    manifest = first.path / "manifest.json"
-    described = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**described, "metrics": {**described["metrics"], "loss": 0.0}}))
+    write_manifest(first.path, {**first.manifest, "metrics": {**first.manifest["metrics"], "loss": 0.0}})
     best = choose_checkpoint(output.checkpoints, output.train_config())
     assert best.step == first.step
     state = next(path for path in best.path.iterdir() if path.name.startswith("state"))

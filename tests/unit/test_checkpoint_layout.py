@@ -10,16 +10,19 @@ import pytest
 
 from kubetrain_trainer.checkpoint_layout import (
     MANIFEST,
+    SCHEMA,
     CorruptFiles,
     TrainingProgress,
     choose_checkpoint,
     complete_checkpoints,
     intact_checkpoints,
     read_checkpoint,
+    read_manifest,
     remove_checkpoint,
     remove_partial,
     verify_files,
     write_checkpoint,
+    write_manifest,
 )
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
@@ -189,7 +192,8 @@ def test_a_replaced_checkpoint_remains_if_the_new_one_cannot_be_renamed(
     [
         lambda path: (path / MANIFEST).unlink(),
         lambda path: (path / MANIFEST).write_text('{"schema": "kubetrain/checkp'),
-        lambda path: (path / MANIFEST).write_text('{"schema": "someone/else", "step": 9, "files": []}'),
+        lambda path: write_manifest(path, {**read_manifest(path), "schema": "someone/else"}),
+        lambda path: write_manifest(path, {"schema": SCHEMA, "metrics": {}, "files": []}),
         lambda path: (path / MANIFEST).write_text("[]"),
         lambda path: (path / "state.pt").unlink(),
         lambda path: (path / "state.pt").write_bytes(b"short"),
@@ -199,6 +203,18 @@ def test_an_incomplete_checkpoint_is_invisible(tmp_path: Path, damage: object) -
     write(tmp_path, 1)
     damage(write(tmp_path, 2))
     assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [1]
+
+
+def test_a_checkpoint_with_any_flipped_bit_in_its_manifest_is_invisible(tmp_path: Path) -> None:
+    manifest = write(tmp_path, 1) / MANIFEST
+    content = manifest.read_bytes()
+    for at in range(len(content)):
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << at % 8
+        manifest.write_bytes(flipped)
+        assert read_checkpoint(manifest.parent) is None, flipped
+    manifest.write_bytes(content)
+    assert read_checkpoint(manifest.parent)
 
 
 def test_newest_is_the_step_in_the_manifest_not_the_name(tmp_path: Path) -> None:

@@ -172,6 +172,23 @@ def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:
     assert begun(tmp_path, "fresh").checkpoint_to_resume("") is None
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_train_from_the_start(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    checkpoint(begun(tmp_path, "other"), 50)
+    (checkpoint(output, 1).path / "state").write_bytes(b"x")
+    (checkpoint(output, 2).path / "manifest.json").write_text("{")
+    for resume_from in ("", "other"):
+        with pytest.raises(CorruptFiles, match=r"are damaged \(step-00000001, step-00000002\): restore one") as error:
+            output.checkpoint_to_resume(resume_from)
+        assert not error.value.is_curable
+
+
+def test_a_proof_without_files_is_no_damaged_checkpoint(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    output.write_checkpoint(TrainingProgress(step=3), {"metrics": {}}, lambda path: None)
+    assert output.checkpoint_to_resume("") is None
+
+
 def test_a_run_of_another_framework_is_not_resumed_from(tmp_path: Path) -> None:
     checkpoint(begun(tmp_path, "other"), 50)
     output = TrainingOutput(tmp_path / "run")
@@ -192,5 +209,5 @@ def test_a_run_that_trained_other_parameters_is_not_resumed_from(tmp_path: Path)
 def test_damaged_json_is_reported(tmp_path: Path) -> None:
     output = begun(tmp_path)
     (output.path / "evaluation.json").write_text("{")
-    with pytest.raises(KubetrainError, match="not valid JSON"):
+    with pytest.raises(KubetrainError, match=r"evaluation.json is damaged"):
         output.read_evaluation()

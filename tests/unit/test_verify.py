@@ -1,6 +1,5 @@
 """Verifying a training's output and a whole workspace: files by manifests, manifests by the files that name them."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress, read_manifest, write_manifest
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -41,8 +40,8 @@ def problems(folder: Path) -> dict[str, list[str]]:
     return {each.path.relative_to(folder).as_posix(): each.problems for each in verify_folder(folder)}
 
 
-def edit(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def replace(checkpoint: Path, **changes: object) -> None:
+    write_manifest(checkpoint, {**read_manifest(checkpoint), **changes})
 
 
 def test_everything_in_a_workspace_is_verified(workspace: Path) -> None:
@@ -58,20 +57,27 @@ def test_everything_in_a_workspace_is_verified(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "output", "output/run-1"])
-def test_an_edited_checkpoint_is_found_through_the_result(workspace: Path, place: str) -> None:
+def test_a_replaced_checkpoint_is_found_through_the_result(workspace: Path, place: str) -> None:
     output = workspace / "output" / "run-1"
-    edit(output / "checkpoints" / "step-00000002" / "manifest.json", metrics={"accuracy": 1.0})
+    replace(output / "checkpoints" / "step-00000002", metrics={"accuracy": 1.0})
     found = {path: problem for path, problem in problems(workspace / place).items() if problem}
     assert list(found) == [output.relative_to(workspace / place).as_posix()]
     ((problem,),) = found.values()
     assert "step-00000002 is not the checkpoint that the training wrote" in problem
 
 
-def test_an_edited_checkpoint_is_found_through_the_export(workspace: Path) -> None:
+def test_a_replaced_checkpoint_is_found_through_the_export(workspace: Path) -> None:
     output = workspace / "output" / "run-1"
-    edit(output / "checkpoints" / "step-00000001" / "manifest.json", step=3)
+    replace(output / "checkpoints" / "step-00000001", step=3)
     (problem,) = problems(output)["."]
     assert "step-00000001 is not the checkpoint that the training wrote" in problem
+
+
+@pytest.mark.parametrize("folder", ["checkpoints/step-00000001", "export"])
+def test_an_edited_manifest_is_found(workspace: Path, folder: str) -> None:
+    manifest = workspace / "output" / "run-1" / folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step": 1', '"step": 3'))
+    assert problems(workspace / "output" / "run-1")[folder] == ["manifest.json is damaged"]
 
 
 def test_a_missing_checkpoint_is_found(workspace: Path) -> None:

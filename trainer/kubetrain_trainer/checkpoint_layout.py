@@ -6,10 +6,13 @@
     checkpoints/.step-00000123.replaced-1/    the previous checkpoint of a step that is written again; readers use it
                                               only between the two renames, while the partial one still exists
 
-A checkpoint is complete if all files in its manifest exist with the recorded sizes. The newest checkpoint is the one
+A checkpoint is complete if its manifest is intact, by a hash of its own, and all files in it exist with the recorded
+sizes. The newest checkpoint is the one
 with the highest step in its manifest, regardless of file names and times.
 """
 
+import hashlib
+import json
 import logging
 import math
 import shutil
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.durable_files import flush_directory, flush_file, read_json, sha256_of, write_json
+from kubetrain_trainer.durable_files import finite, flush_directory, flush_file, read_json, sha256_of, write_json
 from kubetrain_trainer.errors import KubetrainError
 
 log = logging.getLogger(__name__)
@@ -99,7 +102,7 @@ def write_checkpoint(
     try:
         write_files(partial)
         manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
-        write_json(partial / MANIFEST, manifest)
+        write_manifest(partial, manifest)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
         raise
@@ -139,21 +142,46 @@ def describe_files(directory: Path) -> list[dict[str, Any]]:
     return described
 
 
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_json(folder / MANIFEST, {**manifest, "sha256": _hash_of(manifest)})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    return intact(read_json(folder / MANIFEST))
+
+
+def intact(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest without the hash of its own.
+
+    Raises:
+        ValueError: if it has another content than its writer gave it.
+    """
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    if manifest["sha256"] != _hash_of(content):
+        raise ValueError("its content differs from its hash")
+    return content
+
+
+def _hash_of(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(finite(manifest), sort_keys=True).encode()).hexdigest()
+
+
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Return the checkpoint at this path, or None if it is not complete."""
     try:
-        manifest = read_json(path / MANIFEST)
+        checkpoint = open_checkpoint(path)
+        manifest, _ = checkpoint.manifest, (checkpoint.progress, checkpoint.is_validated)
         is_complete = manifest["schema"] == SCHEMA and all(
             (path / file["name"]).stat().st_size == file["size"] for file in manifest["files"]
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Checkpoint(path, manifest) if is_complete else None
+    return checkpoint if is_complete else None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint that another process has already verified."""
-    return Checkpoint(path, read_json(path / MANIFEST))
+    return Checkpoint(path, read_manifest(path))
 
 
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
@@ -243,6 +271,12 @@ def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
 def resumable_checkpoints(directory: Path) -> list[Checkpoint]:
     """Return the complete checkpoints that have files: others only prove that a training ended."""
     return [checkpoint for checkpoint in complete_checkpoints(directory) if checkpoint.manifest["files"]]
+
+
+def damaged_checkpoints(directory: Path) -> list[str]:
+    """Return the names of those that a training saved, if none of them is intact."""
+    found = ((path.name, read_checkpoint(path)) for path in _candidates(directory))
+    return sorted(name for name, checkpoint in found if checkpoint is None or checkpoint.manifest["files"])
 
 
 def _intact(directory: Path, checkpoints: Iterable[Checkpoint]) -> Iterator[Checkpoint]:

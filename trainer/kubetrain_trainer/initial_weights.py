@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from kubetrain_trainer.checkpoint_layout import intact_checkpoints
+from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
@@ -32,7 +32,7 @@ def _find(config: TrainConfig, output: TrainingOutput, file_names: Sequence[str]
     Raises:
         InvalidSetting: if the setting names none.
     """
-    if not config.initial_weights or next(intact_checkpoints(output.checkpoints), None):
+    if not config.initial_weights or resumable_checkpoints(output.checkpoints):
         return ""
     place = output.path.parent / config.initial_weights
     if place.is_file():

@@ -14,7 +14,7 @@
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,19 +23,24 @@ from typing import Any
 from kubetrain_trainer.checkpoint_layout import (
     MANIFEST,
     Checkpoint,
+    CorruptFiles,
     TrainingProgress,
     WriteFiles,
+    damaged_checkpoints,
     describe_files,
+    intact,
     intact_checkpoints,
     read_checkpoint,
     verify_files,
     write_checkpoint,
+    write_manifest,
 )
 from kubetrain_trainer.config import AUTOMATIC_MODES, CHANGEABLE, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.image_input import describe_input
 from kubetrain_trainer.layers import patterns_in
+from kubetrain_trainer.some_of import some_of
 from kubetrain_trainer.versions import provenance
 
 CONFIG_SCHEMA = "kubetrain/config/v1"
@@ -132,8 +137,17 @@ class TrainingOutput:
         return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
 
     def checkpoint_to_resume(self, resume_from: str) -> Checkpoint | None:
-        """Return this run's newest intact checkpoint. If it has none, return that of the run named by resume_from."""
+        """Return this run's newest intact checkpoint. If it has none, return that of the run named by resume_from.
+
+        Raises:
+            CorruptFiles: if all that this run saved are damaged.
+        """
         own = next(intact_checkpoints(self.checkpoints), None)
+        if own is None and (damaged := damaged_checkpoints(self.checkpoints)):
+            raise CorruptFiles(
+                f"all checkpoints in {self.checkpoints} are damaged ({some_of(damaged)}): restore one from a backup, "
+                "or delete this folder to train from the start"
+            )
         return self._newest_of(resume_from) if own is None and resume_from else own
 
     def _newest_of(self, run_id: str) -> Checkpoint:
@@ -202,7 +216,7 @@ class TrainingOutput:
         try:
             with with_filename(self.export):
                 write_files(partial)
-            write_json(partial / MANIFEST, {**identity, "files": describe_export(partial)})
+            write_manifest(partial, {**identity, "files": describe_export(partial)})
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
             raise
@@ -217,7 +231,7 @@ class TrainingOutput:
             KubetrainError: if there is none.
         """
         identity = self._identity_of_export(checkpoint)
-        write_json(self.export / MANIFEST, {**identity, "files": describe_export(self.export)})
+        write_manifest(self.export, {**identity, "files": describe_export(self.export)})
 
     def _identity_of_export(self, checkpoint: Checkpoint) -> dict[str, Any]:
         origin = self._origin()
@@ -226,7 +240,7 @@ class TrainingOutput:
 
     def read_export(self) -> dict[str, Any]:
         """Verify the export's files and return its manifest."""
-        manifest = self._read("export/manifest.json")
+        manifest = self._read(f"export/{MANIFEST}", intact)
         verify_files(self.export, manifest["files"])
         return manifest
 
@@ -246,14 +260,13 @@ class TrainingOutput:
             "config_digest": self.train_config().digest,
         }
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _read(self, name: str, check: Callable[[Any], dict[str, Any]] = dict) -> dict[str, Any]:
         try:
-            content: dict[str, Any] = read_json(self.path / name)
-            return content
+            return check(read_json(self.path / name))
         except FileNotFoundError:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
-        except ValueError:
-            raise KubetrainError(f"{self.path / name} is not valid JSON: restore it, or start a new run") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise KubetrainError(f"{self.path / name} is damaged: restore it, or start a new run") from None
 
 
 def describe_export(folder: Path) -> list[dict[str, Any]]:
