@@ -33,13 +33,14 @@ def test_other_lines_are_not_progress(line: str) -> None:
     assert parse_progress(line) is None
 
 
-def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_run_drops_the_rows_after_its_checkpoint_and_damaged_ones(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsLog(path, resumed_step=0)
     for step in (1, 2, 3):
         first.append({"step": step, "loss": 1.0})
-    with path.open("a") as file:
-        file.write('{"step": 4, "lo')  # its writer was killed
+    with path.open("ab") as file:
+        file.write(b'{"step": 4, "l\xbass": 1}\n{"ctep": 1}\n{"step": "1"}\n[]\n7\n\n')  # bits flipped
+        file.write(b'{"step": 4, "lo')  # its writer was killed
     MetricsLog(path, resumed_step=2).append({"step": 3, "loss": 0.5})
     assert [(row["step"], row["loss"]) for row in read_metrics(path)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,20 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows, skipping a partial last line of a writer that was killed or is still writing."""
+    """Yield the rows, skipping damaged ones and a partial last one: a log must not keep a training from resuming."""
     if not path.is_file():
         return
-    with path.open() as lines:  # never all of them in memory: there may be millions
-        for line in lines:
-            with contextlib.suppress(json.JSONDecodeError):
-                yield json.loads(line)
+    with path.open("rb") as lines:  # never all of them in memory: there may be millions
+        yield from parse_rows(lines)
+
+
+def parse_rows(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the rows, skipping damaged lines."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                yield row
 
 
 def _line(row: dict[str, Any]) -> bytes:

@@ -5,7 +5,6 @@ does not answer, and the copy of a training that was killed continues where it e
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ from uuid import uuid4
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, write_json
+from kubetrain_trainer.metrics_log import parse_rows
 from kubetrain_trainer.mlflow_address import address_problem
 from kubetrain_trainer.mlflow_client import LoggedRun, MlflowClient, Refused, Unavailable, now_ms
 from kubetrain_trainer.settings import as_text
@@ -202,7 +202,7 @@ def _read_rows(path: Path, start: int) -> tuple[int, list[dict[str, Any]]]:
     with path.open("rb") as file:
         file.seek(start)
         complete, newline, _ = file.read(BLOCK_BYTES).rpartition(b"\n")
-    return start + len(complete + newline), [json.loads(line) for line in complete.splitlines()]
+    return start + len(complete + newline), [*parse_rows(complete.splitlines())]
 
 
 def _metrics_of(rows: list[dict[str, Any]], logged: Mapping[str, int]) -> Iterator[dict[str, Any]]:
