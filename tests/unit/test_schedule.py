@@ -36,10 +36,18 @@ def test_the_rate_rises_linearly_from_the_first_step() -> None:
     assert rate_at(CONFIG, 0.01) > 0, "a first step that changes nothing would be wasted"
 
 
-def test_cosine_ends_at_zero_and_is_half_the_peak_at_half_time() -> None:
-    assert rate_at(CONFIG, 6) == pytest.approx(0.05)
-    assert rate_at(CONFIG, 10) == pytest.approx(0)
+def test_cosine_is_half_the_peak_at_half_time_and_would_be_zero_after_the_last_step() -> None:
+    assert rate_at(CONFIG, 6.01) == pytest.approx(0.05)
+    assert rate_at(CONFIG, 10.01) == pytest.approx(0)
     assert rate_at(CONFIG, 12) == pytest.approx(0), "a resumed run may be told of fewer epochs"
+
+
+@pytest.mark.parametrize("schedule", ["linear", "wsd", "cosine"])
+@pytest.mark.parametrize("limits", [{}, {"max_steps": 20}, {"warmup_steps": 5}])
+def test_the_last_step_still_learns(limits: dict[str, int], schedule: str) -> None:
+    config = replace(CONFIG, schedule=schedule, **limits)
+    last = config.max_steps or 1000
+    assert factor_at(config, last) > 0 == pytest.approx(factor_at(config, last + 1))
 
 
 def test_constant_stays_at_the_peak() -> None:
@@ -65,8 +73,8 @@ def test_warmup_comes_before_the_first_drop() -> None:
 def test_max_steps_is_the_horizon_of_the_whole_schedule() -> None:
     whole = TrainConfig(epochs=10, warmup_epochs=2)
     tenth = replace(whole, max_steps=100)  # of 1,000 steps
-    assert [factor_at(tenth, step) for step in (1, 10, 20, 60, 100)] == pytest.approx(
-        [factor_at(whole, step) for step in (10, 100, 200, 600, 1000)]
+    assert [factor_at(tenth, step) for step in (1, 10, 20, 61, 101)] == pytest.approx(
+        [factor_at(whole, step) for step in (10, 100, 200, 601, 1001)]
     )
 
 
@@ -76,10 +84,10 @@ def test_max_steps_beyond_the_epochs_change_nothing() -> None:
 
 def test_the_horizon_stays_where_it_is_if_the_processes_become_more() -> None:
     config = TrainConfig(epochs=10, max_steps=200, warmup_epochs=0, schedule="linear")
-    assert rate_factor(config, step=200, epochs_done=3.0) == pytest.approx(0)
+    assert rate_factor(config, step=201, epochs_done=3.015) == pytest.approx(0)
 
 
-@pytest.mark.parametrize(("schedule", "factor"), [("linear", 0.49), ("wsd", 1), ("cosine", 0.48429), ("step", 0.1)])
+@pytest.mark.parametrize(("schedule", "factor"), [("linear", 0.5), ("wsd", 1), ("cosine", 0.5), ("step", 0.1)])
 def test_a_training_of_steps_goes_on_as_before_if_the_processes_become_fewer(schedule: str, factor: float) -> None:
     config = TrainConfig(epochs=10, max_steps=100, warmup_epochs=0, schedule=schedule)
     after_fifty_with_four = {"step": 51, "epochs_done": 2.01}
@@ -115,8 +123,8 @@ def test_drops_come_after_whole_epochs_also_if_steps_end_the_training() -> None:
 def test_the_warmup_can_be_counted_in_steps() -> None:
     config = replace(CONFIG, warmup_steps=50)
     assert [factor_at(config, step) for step in (1, 25, 50)] == pytest.approx([0.02, 0.5, 1.0])
-    assert factor_at(config, 525) == pytest.approx(0.5), "half of what the warmup has left"
-    assert factor_at(replace(config, max_steps=100), 75) == pytest.approx(0.5)
+    assert factor_at(config, 526) == pytest.approx(0.5), "half of what the warmup has left"
+    assert factor_at(replace(config, max_steps=100), 76) == pytest.approx(0.5)
 
 
 def test_a_warmup_that_never_ends_is_refused() -> None:
@@ -135,7 +143,7 @@ def test_a_warmup_that_never_ends_is_refused() -> None:
 )
 def test_the_shape_of_each_schedule(schedule: str, factors: list[float]) -> None:
     config = TrainConfig(schedule=schedule, warmup_epochs=0, epochs=10)
-    steps = (100, 500, 900, 1000)
+    steps = (101, 501, 901, 1001)
     assert [factor_at(config, step) for step in steps] == pytest.approx(factors, abs=1e-5)
     lifted = replace(config, min_rate=0.2)
     assert [factor_at(lifted, step) for step in steps] == pytest.approx(
@@ -150,13 +158,13 @@ def test_the_shape_of_each_schedule(schedule: str, factors: list[float]) -> None
         ("linear", [0.5, 1, 0.5, 0.125, 0]),
         ("wsd", [0.5, 1, 1, 0.5, 0]),
         ("cosine", [0.5, 1, 0.5, 0.03806, 0]),
-        ("step", [0.5, 1, 0.1, 0.01, 0.01]),
+        ("step", [0.5, 1, 0.1, 0.01, 0.001]),
         ("constant", [0.5, 1, 1, 1, 1]),
     ],
 )
 def test_the_shape_of_each_schedule_after_a_warmup(schedule: str, factors: list[float]) -> None:
     config = replace(CONFIG, schedule=schedule)
-    steps = (100, 200, 600, 900, 1000)
+    steps = (100, 200, 601, 901, 1001)
     assert [factor_at(config, step) for step in steps] == pytest.approx(factors, abs=1e-5)
 
 

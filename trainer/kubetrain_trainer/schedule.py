@@ -25,7 +25,8 @@ def rate_factor(config: TrainConfig, step: int, epochs_done: float) -> float:
     if config.schedule == "step":
         periods = epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
         return _lowered(config, periods)
-    return _schedule_factor(config, done, warmup)
+    begun = done * (step - 1) / step  # when the step begins: the rate would be 0 in the step after the last
+    return _schedule_factor(config, max(begun, warmup), warmup)
 
 
 def share_done(config: TrainConfig, step: int, epochs_done: float) -> float:
