@@ -1,5 +1,6 @@
 """`kubetrain train` on this machine: what it says about runs that it has trained before, and about its arguments."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from kubetrain_components.jobs.local.record import LocalRecord, status_of
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.train import TrainOptions, train_and_show, training_of
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.training_output import TrainingOutput
@@ -43,9 +45,12 @@ def finish(done: TrainOptions) -> None:
     record = LocalRecord(training.output_dir.parent / ".jobs" / job.identity.name)
     record.path.parent.mkdir()
     record.create(job, JobHandle(kind=job.kind, name=job.identity.name, uid="1"))
-    pods = [replace(pod, phase=Phase.SUCCEEDED, exit_code=0) for pod in job.pods()]
+    output = TrainingOutput(training.output_dir)
+    output.begin("pytorch", TrainConfig.from_dict(training.config.to_dict()), "")
+    output.finish(output.write_checkpoint(TrainingProgress(step=7), {"metrics": {}, "world_size": 1}, lambda _: None))
+    said = json.dumps(output.read_result())
+    pods = [replace(pod, phase=Phase.SUCCEEDED, exit_code=0, last_words=said) for pod in job.pods()]
     record.write_state(status_of(Phase.SUCCEEDED, pods))
-    TrainingOutput(training.output_dir).begin("pytorch", TrainConfig.from_dict(training.config.to_dict()), "")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,16 @@ def test_a_run_with_other_settings_is_continued_under_another_id(
         train_and_show(replace(options(tmp_path, "epochs=2"), **changes))
     assert says in str(refused.value)
     assert "delete" not in str(refused.value)
+
+
+def test_a_complete_run_stays_complete_if_settings_change_that_decide_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(options(tmp_path, "epochs=2"))
+    train_and_show(options(tmp_path, "epochs=2", "log_every=3"))
+    printed = capsys.readouterr().out
+    assert "run b is complete, so these have no effect: log_every" in printed
+    assert f"trained 7 steps; the model is in {tmp_path}/b/export" in printed
 
 
 @pytest.mark.parametrize(

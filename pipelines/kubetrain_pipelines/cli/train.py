@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import OtherSettings
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
-from kubetrain_components.jobs.job_logs import important_lines, print_line
+from kubetrain_components.jobs.job_logs import OnLine, important_lines, print_line
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.backend import LocalBackend
@@ -38,7 +38,7 @@ from kubetrain_pipelines.cli.train_settings import check_settings
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config import CHANGEABLE, TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.training_output import TrainingOutput
@@ -83,34 +83,39 @@ def train_and_show(options: TrainOptions) -> None:
     with interrupted_by_sigterm(), _code_here(options, code), _backend(options, training) as backend:
         training = with_launcher(training, backend) if options.cluster else training
         on_line = important_lines(training.to_job().lead, print_line) if options.quiet else print_line
-        with nullcontext() if options.cluster else _saying_how_to_go_on(training):
-            result = launch_training(training, backend, on_line, follow_all=options.follow_all)
+        launch = launch_training if options.cluster else _launch_here
+        result = launch(training, backend, on_line, follow_all=options.follow_all)
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")
     print_time(TrainingTime.from_json(result["time"]))
 
 
-@contextmanager
-def _saying_how_to_go_on(training: TrainingJob) -> Iterator[None]:
+def _launch_here(training: TrainingJob, backend: JobBackend, on_line: OnLine, *, follow_all: bool) -> dict[str, Any]:
     """Replace the advice to delete the job of a run with other settings: here, the run's output forbids them too."""
+    output = TrainingOutput(training.output_dir)
     try:
-        yield
+        return launch_training(training, backend, on_line, follow_all=follow_all)
     except OtherSettings:
         changed = _changed_settings(training)
+        if changed and output.is_finished() and {*changed} <= {*CHANGEABLE}:
+            print(f"run {training.run_id} is complete, so these have no effect: {', '.join(changed)}", flush=True)
+            finished = replace(training, config=output.train_config())
+            return launch_training(finished, backend, on_line, follow_all=follow_all)
+        different = f" (different: {', '.join(changed)})" if changed else ""
         raise OtherSettings(
-            f"run {training.run_id} has other settings{changed and f' (different: {changed})'}: start it under another "
+            f"run {training.run_id} has other settings{different}: start it under another "
             f"--run-id, with --set resume_from={training.run_id} to go on from its checkpoints"
         ) from None
 
 
-def _changed_settings(training: TrainingJob) -> str:
-    """Return the names of the training settings that differ; empty if only options such as --workers do."""
+def _changed_settings(training: TrainingJob) -> list[str]:
+    """Return the names of the training settings that differ; none if only options such as --workers do."""
     try:
         before = TrainingOutput(training.output_dir).train_config().to_dict()
     except KubetrainError:
-        return ""
-    return ", ".join(name for name, value in training.config.to_dict().items() if value != before[name])
+        return []
+    return [name for name, value in training.config.to_dict().items() if value != before[name]]
 
 
 def print_time(time: TrainingTime) -> None:
