@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,18 @@ def test_a_result_is_verified_by_its_manifest(tmp_path: Path) -> None:
     (newest.path / "state").unlink()
     with pytest.raises(KubetrainError, match="is missing or incomplete"):
         output.verify_result(result)
+
+
+def test_of_two_starts_only_the_newer_saves(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    checkpoint(output, 1)
+    again = "import sys; from test_training_output import *; checkpoint(begun(Path(sys.argv[1])), 2)"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", again, tmp_path], env={"PYTHONPATH": path}, check=True)
+    with pytest.raises(KubetrainError, match="another start of this run began to train") as error:
+        checkpoint(output, 3)
+    assert not error.value.is_curable
+    assert [path.name for path in sorted(output.checkpoints.iterdir())] == ["step-00000001", "step-00000002"]
 
 
 def test_an_export_that_fails_leaves_no_files_and_one_that_is_repeated_replaces_the_one_before(

@@ -1,6 +1,7 @@
 """The folder that a run's training writes and later steps read.
 
 <output root>/<run id>/
+    .start            the id of the newest start of this run, which alone may save checkpoints
     config.json       the settings, the framework, the dataset, and when the run began
     metrics.jsonl     one JSON object per line
     time.json         what the time was spent on, see time_spent
@@ -40,6 +41,7 @@ from kubetrain_trainer.durable_files import flush_directory, read_json, with_fil
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.image_input import describe_input
 from kubetrain_trainer.layers import patterns_in
+from kubetrain_trainer.newest_start import become_newest_start, check_is_newest_start
 from kubetrain_trainer.some_of import some_of
 from kubetrain_trainer.versions import provenance
 
@@ -86,6 +88,8 @@ class TrainingOutput:
             KubetrainError: if the folder holds the output of another training.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        if not self.is_finished():
+            become_newest_start(self.path)
         origin = {"framework": framework, "dataset_digest": dataset_digest}
         settings = {"config": config.to_dict()}
         if not self.has_begun():
@@ -134,7 +138,12 @@ class TrainingOutput:
     def write_checkpoint(
         self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
     ) -> Checkpoint:
-        return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
+        def write_as_the_newest(folder: Path) -> None:
+            write_files(folder)
+            check_is_newest_start(self.path)
+
+        check_is_newest_start(self.path)
+        return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_as_the_newest)
 
     def checkpoint_to_resume(self, resume_from: str) -> Checkpoint | None:
         """Return this run's newest intact checkpoint. If it has none, return that of the run named by resume_from.
