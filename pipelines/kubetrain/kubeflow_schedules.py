@@ -10,8 +10,6 @@ from kubetrain_pipelines.kubeflow.schedule import (
     Timing,
     create_schedule,
     delete_schedules,
-    pause_schedule,
-    resume_schedule,
 )
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
@@ -29,23 +27,9 @@ class Schedule:
         self._trigger = describe_trigger(message)
         self._is_enabled = is_enabled(message)
 
-    def pause(self) -> None:
-        """Start no more runs."""
-        pause_schedule(self._api, self.id, print_line)
-        self._is_enabled = False
-
-    def resume(self) -> None:
-        """Start runs again; the last one that was missed usually starts at once."""
-        resume_schedule(self._api, self.id, print_line)
-        self._is_enabled = True
-
-    def delete(self, *, force: bool = False) -> None:
-        """Delete the schedule. Runs that it started continue.
-
-        Args:
-            force: Delete it also if an old server ends its runs with it.
-        """
-        delete_schedules(self._api, self.id, print_line, force=force)
+    def delete(self) -> None:
+        """Delete the schedule. Runs that it started continue."""
+        delete_schedules(self._api, self.id, print_line)
 
     def __repr__(self) -> str:
         paused = "" if self._is_enabled else ", paused"
@@ -59,8 +43,6 @@ def schedule(
     every: str = "",
     name: str = "",
     max_concurrency: int = 1,
-    catchup: bool = False,
-    force: bool = False,
     code: FilePath | None = None,
     params: FilePath | None = None,
     experiment: str = "",
@@ -80,8 +62,6 @@ def schedule(
         every: An interval instead of `cron`: 30m, 6h, 1d.
         name: The name of the schedule; empty: the pipeline's.
         max_concurrency: The maximum number of runs at a time.
-        catchup: Start the runs that were missed, one by one, not only the last one.
-        force: Replace also schedules of this name that were not made by kubetrain.
         code, params, experiment, service_account: As for `submit`.
         endpoint, namespace, token_file, cookie_file, ca_file: The connection, as for `submit`.
         parameters: Parameters of the pipeline and settings in them, as `--set` takes them.
@@ -102,8 +82,8 @@ def schedule(
         name=name,
         service_account=service_account,
     )
-    timing = Timing(cron=cron, every=every, max_concurrency=max_concurrency, catchup=catchup)
-    return Schedule(api, create_schedule(api, options, timing, print_line, force=force))
+    timing = Timing(cron=cron, every=every, max_concurrency=max_concurrency)
+    return Schedule(api, create_schedule(api, options, timing, print_line))
 
 
 def schedules(**login: Unpack[Login]) -> list[Schedule]:

@@ -65,10 +65,10 @@ def test_a_schedule_is_created_without_overlap_or_catchup(
 
 def test_a_schedule_replaces_the_one_with_its_name_but_not_its_runs(server: KfpServer, api: KfpApi) -> None:
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
-    schedule_and_show(api, RUN, ScheduleOptions(every="6h", max_concurrency=2, catchup=True))
+    schedule_and_show(api, RUN, ScheduleOptions(every="6h", max_concurrency=2))
     (made,) = server.schedules
     assert made["trigger"] == {"periodic_schedule": {"interval_second": "21600"}}
-    assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "2", False)
+    assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "2", True)
     assert server.most_enabled == 1
     assert [each.partition("?")[2] for each in server.requests if "DELETE" in each] == ["propagation_policy=ORPHAN"]
 
@@ -161,11 +161,12 @@ def test_the_old_one_is_not_enabled_before_the_new_one_is_disabled(server: KfpSe
 
 def test_of_several_enabled_schedules_those_that_stay_disabled_are_named(server: KfpServer, api: KfpApi) -> None:
     for minute in (1, 2):
-        server.add("recurringruns", {**wanted(f"0 {minute} 1 * * *"), "mode": "ENABLE"})
+        made = {**wanted(f"0 {minute} 1 * * *"), "mode": "ENABLE", "description": f"scheduled by kubetrain, {minute}"}
+        server.add("recurringruns", made)
     first, second = (each["recurring_run_id"] for each in server.schedules)
     server.fail(":enable", answer(403, "quota exceeded"))
     with pytest.raises(KfpError, match=r"the replacement was undone, but .* stays disabled") as caught:
-        replace_schedule(api, wanted("0 0 2 * * *"), force=True)
+        replace_schedule(api, wanted("0 0 2 * * *"))
     (left,) = (each["recurring_run_id"] for each in server.schedules if each["mode"] == "DISABLE")
     assert left in str(caught.value)
     assert {first, second} - {left} != set()
@@ -191,33 +192,6 @@ def test_an_old_schedule_that_cannot_be_deleted_is_reported_and_stays_disabled(s
     (leftover,) = replace_schedule(api, wanted("0 0 2 * * *")).leftovers
     assert "is disabled, but could not be deleted" in leftover
     assert enabled(server) == ["0 0 2 * * *"]
-
-
-@pytest.mark.parametrize(("tag", "is_retried"), [("2.15.0", False), ("2.17.0", True)])
-def test_only_an_old_schedule_that_can_be_deleted_is_promised_another_attempt(
-    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], tag: str, is_retried: bool
-) -> None:
-    server.tag = tag
-    server.fail("DELETE", answer(500, "no database"))
-    for _ in range(2):
-        schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
-    output = capsys.readouterr().out
-    assert "warning: the old schedule" in output
-    assert ("tries again" in output) == is_retried
-    manage(api, list=True)
-    assert ("several have this name" in capsys.readouterr().out) == is_retried
-
-
-def test_several_enabled_schedules_of_a_name_are_marked_on_an_older_server_too(
-    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.tag = "2.15.0"
-    for _ in range(2):
-        replace_schedule(api, wanted(NIGHTLY))
-    for each in server.schedules:
-        each["mode"] = "ENABLE"
-    manage(api, list=True)
-    assert capsys.readouterr().out.count("several have this name") == 2
 
 
 def test_a_server_that_would_ignore_the_account_is_refused_and_keeps_the_old_schedule(
@@ -249,9 +223,7 @@ def test_two_concurrent_replacements_do_not_both_succeed(server: KfpServer, api:
     assert enabled(server) == []
 
 
-def test_schedules_are_listed_paused_resumed_and_deleted(
-    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_schedules_are_listed_and_deleted(server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]) -> None:
     def output(**options: Any) -> str:
         manage(api, **options)
         return capsys.readouterr().out
@@ -259,28 +231,12 @@ def test_schedules_are_listed_paused_resumed_and_deleted(
     assert "no schedules" in output(list=True)
     replace_schedule(api, wanted(NIGHTLY))
     assert "nightly  cron '0 0 2 * * *'  enabled\n" in output(list=True)
-    output(pause="nightly")
+    server.schedules[0]["mode"] = "DISABLE"
     assert "nightly  cron '0 0 2 * * *'  paused\n" in output(list=True)
-    output(resume="nightly")
-    assert enabled(server) == [NIGHTLY]
     with pytest.raises(NotFound, match="schedule 'nightli' does not exist: did you mean 'nightly'"):
-        output(pause="nightli")
+        output(delete="nightli")
     output(delete="nightly")
     assert server.schedules == []
-    replace_schedule(api, {**wanted(NIGHTLY), "display_name": "my nightly"})
-    assert "resume it with `kubetrain schedule --resume 'my nightly'`" in output(pause="my nightly")
-
-
-def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, api: DyingApi) -> None:
-    replace_schedule(api, wanted("0 0 1 * * *"))
-    api.changes_left = 2
-    with pytest.raises(Killed):
-        replace_schedule(api, wanted("0 0 2 * * *"))
-    api.changes_left = 1000
-    for _ in range(2):
-        manage(api, resume="nightly")
-        assert enabled(server) == ["0 0 2 * * *"]
-    manage(api, list=True)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +251,7 @@ def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, ap
         ({"every": "999999999d"}, "'999999999d' is not an interval of up to ten years"),
         ({"every": "٣h"}, "'٣h' is not an interval"),
         *(({"cron": NIGHTLY, "max_concurrency": each}, f"to 10, not {each!r}") for each in (0, 11, 2.5, "x", True)),
-        ({"cron": NIGHTLY, "catchup": "no"}, "catchup must be true or false, not 'no'"),
-        ({"list": True}, "exactly one of PIPELINE, --list, --pause NAME"),
+        ({"list": True}, "exactly one of PIPELINE, --list and --delete NAME"),
     ],
 )
 def test_unusable_options_are_refused_before_any_request(

@@ -99,18 +99,8 @@ def cancel(api: "KfpApi", run: str) -> None:
     "--name", default="", help="Name of the schedule; replaces your own with this name (default: pipeline name)."
 )
 @click.option("--max-concurrency", type=click.IntRange(1, 10), default=1, show_default=True, help="Max runs at a time.")
-@click.option(
-    "--catchup",
-    is_flag=True,
-    help="Start the runs that were missed, one by one, not only the last one.",
-)
 @click.option("--list", is_flag=True, help="List the schedules.")
-@click.option("--pause", metavar="NAME", default="", help="Pause a schedule: start no more runs.")
-@click.option(
-    "--resume", metavar="NAME", default="", help="Resume a schedule; the last run it missed usually starts at once."
-)
 @click.option("--delete", metavar="NAME", default="", help="Delete a schedule; its runs stay.")
-@click.option("--force", is_flag=True, help="Include schedules of this name that were not made by kubetrain.")
 @with_connection
 def schedule(api: "KfpApi", **options: Any) -> None:
     """Create, replace or manage a recurring run of PIPELINE.

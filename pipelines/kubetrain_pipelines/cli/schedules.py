@@ -1,4 +1,4 @@
-"""`kubetrain schedule`: create, replace, list, pause, resume or delete a schedule, as the options say."""
+"""`kubetrain schedule`: create, replace, list or delete a schedule, as the options say."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,6 @@ from kubetrain_pipelines.kubeflow.schedule import (
     create_schedule,
     delete_schedules,
     list_schedules,
-    pause_schedule,
-    resume_schedule,
 )
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
@@ -24,14 +22,11 @@ class ScheduleOptions(Timing):
     """The options of `kubetrain schedule` apart from those of the runs."""
 
     list: bool = False
-    pause: str = ""
-    resume: str = ""
     delete: str = ""
-    force: bool = False
 
     def check(self, pipeline: str) -> None:
-        if sum(map(bool, (pipeline, self.list, self.pause, self.resume, self.delete))) != 1:
-            raise InvalidSetting("give exactly one of PIPELINE, --list, --pause NAME, --resume NAME and --delete NAME")
+        if sum(map(bool, (pipeline, self.list, self.delete))) != 1:
+            raise InvalidSetting("give exactly one of PIPELINE, --list and --delete NAME")
         if not pipeline and (self.cron or self.every):
             raise InvalidSetting("--cron and --every are for a new schedule: name its PIPELINE, or leave them out")
 
@@ -40,14 +35,10 @@ def schedule_and_show(api: KfpApi, run: RunOptions, options: ScheduleOptions) ->
     options.check(run.pipeline)
     if options.list:
         _list_and_show(api)
-    elif options.pause:
-        pause_schedule(api, options.pause, print_line, force=options.force)
-    elif options.resume:
-        resume_schedule(api, options.resume, print_line, force=options.force)
     elif options.delete:
-        delete_schedules(api, options.delete, print_line, force=options.force)
+        delete_schedules(api, options.delete, print_line)
     else:
-        create_schedule(api, run, options, print_line, force=options.force)
+        create_schedule(api, run, options, print_line)
 
 
 def _list_and_show(api: KfpApi) -> None:

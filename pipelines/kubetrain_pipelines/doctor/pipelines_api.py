@@ -7,7 +7,7 @@ from kubetrain_pipelines.doctor.installed import judge_kfp
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import ROOT, KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, KfpError, Unauthorized
-from kubetrain_pipelines.kubeflow.server_version import HEALTH, PASSES_TASK_CONFIG, ServerHealth
+from kubetrain_pipelines.kubeflow.server_version import HEALTH, OLDEST, ServerHealth
 
 TIMEOUT_SECONDS = 10.0
 PORT_FORWARD = (
@@ -55,6 +55,6 @@ def _judge(answer: Message, source: str) -> Finding:
     health = ServerHealth.of(answer)
     if not health.is_ready:
         return missing(f"the UI at {source} answers, but its API server does not", LOOK_AT_SERVER)
-    if health.is_older_than(PASSES_TASK_CONFIG):
+    if health.is_older_than(OLDEST):
         return missing(f"version {health.tag}, at {source}, cannot run the pipelines", "upgrade to 2.17")
     return judge_kfp({**answer, "tag_name": health.tag}, source)

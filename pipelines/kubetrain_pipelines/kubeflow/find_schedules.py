@@ -44,30 +44,24 @@ def path_of(schedule: Message) -> str:
     return f"{PATH}/{schedule['recurring_run_id']}"
 
 
-def replaceable(api: KfpApi, wanted: Message, *, force: bool) -> list[Message]:
+def replaceable(api: KfpApi, wanted: Message) -> list[Message]:
     """Return the schedules that a new one replaces: those of its name that kubetrain made for the same pipeline.
-
-    Args:
-        force: Return all of the name.
 
     Raises:
         NotOurSchedule: if there are others of the name.
     """
     found = schedules(api, wanted["display_name"])
     others = [each for each in found if not is_ours(each) or pipeline_of(each) != pipeline_of(wanted)]
-    if others and not force:
+    if others:
         raise NotOurSchedule(
-            f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; choose "
-            "another name, or use force to replace that one too"
+            f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; choose another name, "
+            "or delete that one by its ID"
         )
     return found
 
 
-def chosen(api: KfpApi, wanted: str, *, force: bool) -> list[Message]:
+def chosen(api: KfpApi, wanted: str) -> list[Message]:
     """Return the schedules that a name or an ID means: of a name, those that kubetrain made for one pipeline.
-
-    Args:
-        force: Return all of the name.
 
     Raises:
         NotFound: if there are none.
@@ -77,11 +71,9 @@ def chosen(api: KfpApi, wanted: str, *, force: bool) -> list[Message]:
         return [api.get_by_id(PATH, wanted, f"schedule '{wanted}' does not exist: {WHERE_LISTED}")]
     found = _named(api, wanted)
     ours = [each for each in found if is_ours(each)]
-    if force or (len(ours) == len(found) and len({pipeline_of(each) for each in ours}) == 1):
+    if len(ours) == len(found) and len({pipeline_of(each) for each in ours}) == 1:
         return found
-    raise NotOurSchedule(
-        f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one, or use force to take all of them"
-    )
+    raise NotOurSchedule(f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one")
 
 
 def describe_all(api: KfpApi, found: Sequence[Message]) -> str:

@@ -15,7 +15,7 @@ from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_pipelines.kubeflow.find_schedules import MARK, PATH, is_enabled, path_of, replaceable, schedules
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unanswered
-from kubetrain_pipelines.kubeflow.server_version import KEEPS_RUNS_OF_DELETED_SCHEDULES, read_health
+from kubetrain_pipelines.kubeflow.server_version import read_health
 
 
 class ConcurrentReplacement(KfpError):
@@ -30,19 +30,15 @@ class Replacement:
     """One sentence for each old schedule that is disabled, but was not deleted."""
 
 
-def replace_schedule(
-    api: KfpApi, wanted: Message, *, force: bool = False, on_enabled: Callable[[], object] = lambda: None
-) -> Replacement:
+def replace_schedule(api: KfpApi, wanted: Message, *, on_enabled: Callable[[], object] = lambda: None) -> Replacement:
     """
     Args:
-        force: Replace also schedules of this name that others made.
         on_enabled: Is called before an interrupt takes effect.
 
     Raises:
         KfpError: if it could not be replaced; the message says whether everything was undone.
     """
-    before = replaceable(api, wanted, force=force)
-    version = ends_runs(api) if before else ""
+    before = replaceable(api, wanted)
     with interrupts_deferred("stopping after the schedule is replaced: two must never be enabled at once"):
         created = _create_disabled(api, wanted)
         old = [each for each in before if is_enabled(each)]
@@ -55,7 +51,7 @@ def replace_schedule(
             on_enabled()
         except KfpError as error:
             raise _undone(api, created, old, error) from error
-        leftovers = list(_delete_all(api, before, version))
+        leftovers = list(_delete_all(api, before))
         return Replacement(created={**created, "mode": "ENABLE"}, replaced=before, leftovers=leftovers)
 
 
@@ -72,12 +68,6 @@ def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:
                 raise
         else:
             return
-
-
-def ends_runs(api: KfpApi) -> str:
-    """Return the version of a server that ends the runs of a schedule with it (before 2.16), or an empty string."""
-    health = read_health(api)
-    return health.tag if health.is_older_than(KEEPS_RUNS_OF_DELETED_SCHEDULES) else ""
 
 
 def delete_schedule(api: KfpApi, schedule: Message) -> None:
@@ -140,15 +130,7 @@ def _but_disabled(old: list[Message]) -> str:
     )
 
 
-def _delete_all(api: KfpApi, leftovers: list[Message], version: str) -> Iterator[str]:
-    """
-    Args:
-        version: The version of a server that would end their runs with them.
-    """
-    if version:
-        names = ", ".join(each["recurring_run_id"] for each in leftovers)
-        yield f"the old schedule {names} stays, disabled: Kubeflow Pipelines {version} would end its runs with it"
-        return
+def _delete_all(api: KfpApi, leftovers: list[Message]) -> Iterator[str]:
     for each in leftovers:
         try:
             delete_schedule(api, each)

@@ -12,8 +12,8 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 
 HEALTH = "/healthz"
 VERSION = re.compile(r"v?(\d+)\.(\d+)")
-PASSES_TASK_CONFIG = (2, 15)
-KEEPS_RUNS_OF_DELETED_SCHEDULES = (2, 16)
+OLDEST = (2, 16)
+"""Earlier versions cannot pass a step's settings on to its job, or end the runs of a schedule that is replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ def check_runs_pipeline(api: KfpApi, content: bytes) -> None:
     Raises:
         KfpError: if the server is too old for a compiled pipeline.
     """
-    if b"TASK_CONFIG" in content and (health := read_health(api)).is_older_than(PASSES_TASK_CONFIG):
+    if b"TASK_CONFIG" in content and (health := read_health(api)).is_older_than(OLDEST):
         raise KfpError(
-            f"Kubeflow Pipelines at {api.connection.endpoint} has version {health.tag}, which cannot pass a step's "
-            f"settings on to its job: upgrade to {PASSES_TASK_CONFIG[0]}.{PASSES_TASK_CONFIG[1]} or newer"
+            f"Kubeflow Pipelines at {api.connection.endpoint} has version {health.tag}, which cannot run these "
+            f"pipelines: upgrade to {OLDEST[0]}.{OLDEST[1]} or newer"
         )
