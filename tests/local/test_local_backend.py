@@ -97,6 +97,13 @@ def test_the_backoff_limit_ends_the_restarts(backend: LocalBackend) -> None:
     assert "chief-0 exited with code 4; no restarts are left" in str(error), "the one that is ended does not count"
 
 
+def test_the_last_lines_of_a_failure_are_the_pods_own(backend: LocalBackend) -> None:
+    error, _ = follow(backend, job(script("import sys; print('x' * 10**6); sys.exit('disk says no')")))
+    assert isinstance(error, JobFailed)
+    assert "disk says no" in error.log_tail
+    assert not any("restarting" in line for line in error.log_tail)
+
+
 @pytest.mark.parametrize(
     ("policy", "ending", "tries"),
     [

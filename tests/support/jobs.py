@@ -137,6 +137,9 @@ class MemoryBackend:
             time.sleep(0.01)
         yield from self.lines
 
+    def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
+        return []
+
     def times(self, job: Job) -> JobTimes:
         return JobTimes()
 

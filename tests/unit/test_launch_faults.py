@@ -27,7 +27,8 @@ from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.shapes import REQUIRED
-from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, stamp
+from kubetrain_components.jobs.verdict import JobFailed
+from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, hang, lines_of, stamp
 from support.manifests import batch
 from support.stray_refusals import STRAY
 
@@ -97,6 +98,13 @@ class Launch:
         job = self.server.objects[self._path]
         self.server.put(self._path, **{**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
 
+    def fail(self) -> None:
+        pod = self.server.objects[f"{PODS}/{NAME}-0"]
+        statuses = [{"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": 3}}}]
+        self.server.put(f"{PODS}/{NAME}-0", **{**pod, "status": {"phase": "Failed", "containerStatuses": statuses}})
+        job = self.server.objects[self._path]
+        self.server.put(self._path, **{**job, "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
+
     def result(self) -> object:
         self._thread.join(60)
         assert not self._thread.is_alive(), "the launcher still follows the job"
@@ -163,6 +171,19 @@ def test_a_machine_out_of_file_descriptors_for_a_moment_follows_the_job_to_its_e
     launch.server.cut_all()
     launch.succeed()
     assert isinstance(launch.result(), JobState)
+
+
+def test_the_cause_of_a_failure_is_read_although_the_log_is_behind(
+    server: ApiServer, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "DRAIN_SECONDS", 0.1)
+    server.fail("follow=true", hang(60))
+    run = launch.start()
+    server.write(run, *lines_of(range(100)), f"{stamp(2)} RuntimeError: disk says no\n".encode())
+    launch.fail()
+    failure = launch.result()
+    assert isinstance(failure, JobFailed)
+    assert len(failure.log_tail) == 20 and failure.log_tail[-1] == "RuntimeError: disk says no"
 
 
 def test_what_ends_a_watch_is_raised_to_the_launcher(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:

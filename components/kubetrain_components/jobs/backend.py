@@ -48,6 +48,11 @@ class JobBackend(Protocol):
         """
         ...
 
+    def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
+        """Return the last lines of a pod that has ended or restarted, read anew: logs() may be behind. It never raises,
+        and returns none if that does not work."""
+        ...
+
     def times(self, job: Job) -> JobTimes:
         """Return when the attempts of this run's stage and their pods began and ended. It never raises."""
         ...

@@ -151,7 +151,7 @@ def _newest(job: Job, backend: JobBackend) -> JobHandle | None:
 def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs, seconds_running: str) -> None:
     """Annotate the job with the verdict before its pods are deleted, for a launcher that restarts after that."""
     try:
-        judge(job, state, logs.tails())
+        judge(job, state, lambda pod: backend.last_lines(state.handle, pod) or logs.tail(pod))
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
         failed = {VERDICT_ANNOTATION: FAILED, SECONDS_RUNNING_ANNOTATION: seconds_running}

@@ -115,13 +115,14 @@ class Following:
         self._logs.drain(self._last_lines_seconds)  # a local job is deleted with its logs
         if failure.avoid_nodes:  # a launcher that restarts after that has to know them
             self._backend.annotate(self._handle, as_annotation(failure.avoid_nodes))
+        culprit = culprit_of(state.pods)
+        pod = failure.pod or (culprit.name if culprit else "")
+        last_lines = self._backend.last_lines(self._handle, pod) if pod else []  # before the pod is deleted
         # The requests may be retried for long.
         self._logs.tell(f"{failure.reason}: ending {self._handle.kind.value} {self._handle.name}")
         not_deleted = self._stop(lambda handle: self._backend.fail(handle, failure.reason))
         self._logs.drain(DRAIN_SECONDS)
-        culprit = culprit_of(state.pods)
-        pod = failure.pod or (culprit.name if culprit else "")
-        tail = self._logs.tails().get(pod, ())
+        tail = last_lines or self._logs.tail(pod)
         # The sentence repeats what the process reported.
         tail = [line for line in tail if not line.startswith("error: ") or line[7:] not in failure.reason]
         sentence = f"{self._job.identity.stage} failed: {failure.reason}{not_deleted}"

@@ -98,9 +98,9 @@ class JobLogs:
         """Wait for the last lines, at most this long."""
         self._thread.join(seconds)
 
-    def tails(self) -> dict[str, list[str]]:
-        """Return the last lines of each pod so far."""
-        return {pod: list(lines) for pod, lines in self._tails.copy().items()}
+    def tail(self, pod: str) -> list[str]:
+        """Return the last lines of a pod so far."""
+        return list(self._tails.get(pod, ()))
 
     def _pass_on_all(self) -> None:
         try:

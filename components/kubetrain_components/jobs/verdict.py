@@ -1,7 +1,7 @@
 """Judge by its pods how a job ended: success must be proven, and everything else is a failure with a cause."""
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.annotations import RESULT_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
@@ -58,7 +58,7 @@ class PodsOnBadNodes(JobFailed):
         self.bad_nodes = bad_nodes
 
 
-def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
+def judge(job: Job, state: JobState, tail_of: Callable[[str], Sequence[str]]) -> None:
     """Accept a job only with proof: the job's own status comes early, and can be wrong.
 
     Raises:
@@ -75,7 +75,7 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
         raise JobFailed(
             f"{job.identity.stage} failed: {message or f'{succeeded} of {job.total_replicas} pods succeeded'}"
         )
-    sentence, tail = f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ())
+    sentence, tail = f"{job.identity.stage} failed: {describe(culprit)}", tail_of(culprit.name)
     if nodes := to_avoid_after(state, culprit):
         raise PodsOnBadNodes(sentence, tail, nodes)
     failure = PodsDisrupted if any(pod.was_disrupted for pod in state.pods) else JobFailed

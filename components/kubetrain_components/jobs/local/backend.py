@@ -4,6 +4,7 @@ A local job ends with its launcher: if the launcher dies before the job is over,
 """
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -20,12 +21,14 @@ from kubetrain_components.jobs.local.operator import LocalOperator, pod_environm
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
+from kubetrain_components.jobs.verdict import TAIL_LINES
 from kubetrain_trainer.cpus import usable_cpus
 from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0
 BLOCK_BYTES = 2**20
+TAIL_BYTES = 64 << 10
 
 
 class LocalBackend:
@@ -95,6 +98,15 @@ class LocalBackend:
                 return
             if not any(tail.has_more for tail in tails.values()):
                 time.sleep(POLL_SECONDS)
+
+    def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
+        state = self._state_of(handle)
+        if state is None or all(each.exit_code is None for each in state.pods if each.name == pod):
+            return []
+        with contextlib.suppress(OSError), (self._directory / handle.name / f"{pod}.log").open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+            return file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return []
 
     def times(self, job: Job) -> JobTimes:
         """Return the times of this process's attempts: a job ends with the launcher that created it."""
