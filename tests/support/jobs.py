@@ -95,6 +95,9 @@ class MemoryBackend:
     def attempts(self, job: Job) -> list[str]:
         return list(self.jobs)
 
+    def unended_pods(self, job: Job) -> list[str]:
+        return []
+
     def create(self, job: Job) -> JobHandle:
         handle = JobHandle(kind=job.kind, name=job.identity.name, uid=str(next(self._uids)))
         with self._changed:

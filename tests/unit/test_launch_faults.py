@@ -345,6 +345,32 @@ def test_an_attempt_follows_the_newest_that_failed(server: ApiServer) -> None:
         assert create_or_attach(JOB, backend).name == f"{NAME}-a11"
 
 
+def put_pod_of_earlier_job(server: ApiServer, name: str) -> None:
+    server.put(f"{PODS}/{name}", metadata={"labels": JOB.labels}, status={"phase": "Running"})
+
+
+def test_a_job_is_created_once_the_pods_of_an_earlier_one_have_ended(server: ApiServer) -> None:
+    """A deleted job is gone before its pods, which save for as long as grace_seconds."""
+    put_pod_of_earlier_job(server, "dying")
+    said: list[str] = []
+    left: list[bool] = []
+    server.fail("POST", lambda handler: left.append(f"{PODS}/dying" in server.objects) or False)
+    ending = threading.Timer(1, server.remove, [f"{PODS}/dying"])
+    ending.start()
+    with KubernetesBackend.connect() as backend:
+        create_or_attach(JOB, backend, lambda line: said.append(line.text))
+    ending.join()
+    assert (left, said) == ([False], ["waiting until the pods dying of an earlier job of this run have ended"])
+
+
+def test_pods_that_outlive_their_job_are_named(server: ApiServer) -> None:
+    put_pod_of_earlier_job(server, "orphan")
+    hasty = replace(JOB, placement=replace(JOB.placement, start_seconds=1))
+    with KubernetesBackend.connect() as backend, pytest.raises(JobFailed, match="pods orphan of an earlier job"):
+        create_or_attach(hasty, backend)
+    assert f"{JOBS}/{NAME}" not in server.objects
+
+
 def test_the_threads_of_an_earlier_attempt_end_when_the_next_one_is_followed(server: ApiServer) -> None:
     with KubernetesBackend.connect() as backend:
         for number in (1, 2, 3):

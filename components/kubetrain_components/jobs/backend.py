@@ -23,6 +23,10 @@ class JobBackend(Protocol):
         """Return the names of this run's jobs for the same stage; earlier attempts may be gone."""
         ...
 
+    def unended_pods(self, job: Job) -> list[str]:
+        """Return the names of the pods of this run's jobs for the same stage that may still write."""
+        ...
+
     def create(self, job: Job) -> JobHandle:
         """Start the job under the name of its identity.
 

@@ -1,7 +1,7 @@
 """The loop that owns a job: it creates the job or attaches to it, follows it, and judges how it ended.
 
 Newest attempt of the job                    | action
-none                                         | create it
+none                                         | wait until the pods of an earlier one have ended, then create it
 one of another run, or with another spec     | refuse: never delete a job to make room
 this run's, being deleted                    | wait until it is gone, then create it
 this run's, running                          | follow it
@@ -184,6 +184,9 @@ def create_or_attach(
     while True:
         found = backend.find(job)
         if found is None:
+            if pods := backend.unended_pods(job):
+                waiting.for_pods(pods)
+                continue
             try:
                 return backend.create(job)
             except JobExists:

@@ -1,6 +1,7 @@
 """Wait for an earlier job to end before its successor starts."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Clock
@@ -10,6 +11,8 @@ from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_trainer.some_of import MAX_NAMED, some_of
+
+POLL_SECONDS = 0.5
 
 
 def have_pods_ended(state: JobState) -> bool:
@@ -21,6 +24,7 @@ class Waiting:
 
     def __init__(self, job: Job, backend: JobBackend, on_line: OnLine, clock: Clock) -> None:
         self._job, self._backend, self._on_line, self._clock = job, backend, on_line, clock
+        self._pods_since: float | None = None
 
     def until(self, handle: JobHandle, what: str, condition: Callable[[JobState], bool]) -> None:
         """Return once the job meets the condition or is gone."""
@@ -36,6 +40,17 @@ class Waiting:
             waited, last = waited + (0.0 if state.is_after_gap else now - last), now
             if waited > self._job.placement.start_seconds:
                 raise JobFailed(f"job {handle.name} {what} took more than start_seconds: {_obstacles(state)}")
+
+    def for_pods(self, pods: Sequence[str]) -> None:
+        """Wait a moment for pods whose job is gone: its deletion ends them late, and `--cascade=orphan` never."""
+        what = f"the pods {some_of(pods)} of an earlier job of this run"
+        if self._pods_since is None:
+            self._pods_since = self._clock()
+            self._on_line(LogLine(self._job.lead, f"waiting until {what} have ended"))
+        if self._clock() - self._pods_since > self._job.placement.start_seconds:
+            remedy = "delete them with kubectl, with --force if their node is lost"
+            raise JobFailed(f"{what} have not ended within start_seconds: {remedy}")
+        time.sleep(POLL_SECONDS)
 
 
 def _obstacles(state: JobState) -> str:

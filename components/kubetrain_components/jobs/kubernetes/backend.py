@@ -34,6 +34,7 @@ from kubetrain_components.jobs.kubernetes.in_parallel import for_each
 from kubetrain_components.jobs.kubernetes.last_lines import REQUEST_SECONDS, read_last_lines
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
+from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.read_times import read_times
 from kubetrain_components.jobs.kubernetes.state import job_state, pods_by_replica, replica_name
@@ -104,6 +105,10 @@ class KubernetesBackend:
     def attempts(self, job: Job) -> list[str]:
         found = self._api.get(self._path(job.kind), labelSelector=job.identity.selector) or {}
         return [each["metadata"]["name"] for each in found.get("items") or []]
+
+    def unended_pods(self, job: Job) -> list[str]:
+        found = self._api.list_all(self._api.path("v1", "pods"), labelSelector=job.identity.selector) or {"items": []}
+        return [pod["metadata"]["name"] for pod in found["items"] if not has_ended(pod)]
 
     def create(self, job: Job) -> JobHandle:
         owner = self._run.owner if self._run else None

@@ -63,6 +63,10 @@ class LocalBackend:
     def attempts(self, job: Job) -> list[str]:
         return [path.name for path in self._directory.glob("*") if LocalRecord(path).is_alive()]
 
+    def unended_pods(self, job: Job) -> list[str]:
+        """Return none: a local job is gone when its processes are."""
+        return []
+
     def create(self, job: Job) -> JobHandle:
         environments = pod_environments(job, pod_shares(job, usable_cpus(), visible_gpus()), self._guard_mark)
         handle = JobHandle(kind=job.kind, name=job.identity.name, uid=uuid.uuid4().hex)
