@@ -140,7 +140,7 @@ class TestContract:
     def test_a_training_that_restarts_too_often_stays_as_a_failed_job_without_pods(
         self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
     ) -> None:
-        job = training_job(launcher, FAIL, "again", placement={"restart_policy": "OnFailure", "max_restarts": 0})
+        job = training_job(launcher, FAIL, "again", placement={"restart_policy": "OnFailure", "max_restarts": 1})
         assert "exited with code 3" in str(failure_of(job, backend))
         found = backend.find(job)
         assert found is not None

@@ -14,6 +14,7 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import PROOF, launch_training
 from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -176,3 +177,11 @@ def test_a_failed_training_says_what_its_time_was_spent_on(tmp_path: Path) -> No
 def test_max_restarts_of_the_placement_is_the_limit_for_all_pods(restarts: int, limit: int) -> None:
     job = replace(training(), placement=Placement(max_restarts=restarts)).to_job()
     assert job.backoff_limit == limit
+
+
+@pytest.mark.parametrize(("restarts", "policies"), [(1, {"OnFailure"}), (0, {"Never"})])
+def test_without_restarts_the_kubelet_begins_none(restarts: int, policies: set[str]) -> None:
+    placement = Placement(max_restarts=restarts)
+    command = CommandJob(framework="jax", command=("python",), pipeline="p", run_id="r", placement=placement)
+    for job in (replace(training(), placement=placement).to_job(), command.to_job()):
+        assert {each.restart_policy for each in job.replicas} == policies

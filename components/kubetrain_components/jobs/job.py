@@ -28,6 +28,11 @@ class RestartPolicy(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
+def restart_policy_of(placement: Placement) -> RestartPolicy:
+    """Return the policy for pods; if no restart is allowed, the kubelet must not begin one either."""
+    return RestartPolicy(placement.restart_policy) if placement.max_restarts else RestartPolicy.NEVER
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """The pods of one role, which are identical."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica, restart_policy_of
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import MPI, JobKind
 from kubetrain_components.jobs.launchers import Launcher
@@ -75,7 +75,7 @@ class CommandJob:
             yield self._replica("Worker", others, self.command)
 
     def _replica(self, role: str, count: int, command: tuple[str, ...]) -> Replica:
-        policy = RestartPolicy(self.placement.restart_policy)
+        policy = restart_policy_of(self.placement)
         return Replica(role=role, count=count, command=command, env=self._environment(), restart_policy=policy)
 
     def _environment(self) -> dict[str, str]:
