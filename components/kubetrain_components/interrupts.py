@@ -58,6 +58,18 @@ def _lost_interrupts_repeated() -> Iterator[None]:
         sys.unraisablehook = before
 
 
+def end_at_hangup(notice: str) -> None:
+    """Let this process end with a notice if its terminal is closed, without the interrupt that would delete its job."""
+
+    def end(*unused: object) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            print(notice, file=sys.stderr, flush=True)
+        sys.exit(128 + signal.SIGHUP)
+
+    if _gets_signals() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, end)
+
+
 @contextlib.contextmanager
 def interrupts_deferred(notice: str = "", wake: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Run the block to its end: a Ctrl-C or SIGTERM takes effect after it.
@@ -66,7 +78,7 @@ def interrupts_deferred(notice: str = "", wake: Callable[[], None] = lambda: Non
 
     Args:
         notice: What to print at the first Ctrl-C, if the block may take long.
-        wake: Is called at each Ctrl-C or SIGTERM, and ends what the block waits for.
+        wake: Is called at each Ctrl-C or SIGTERM, to end what the block waits for; it may raise KeyboardInterrupt.
     """
     if not _gets_signals():
         yield

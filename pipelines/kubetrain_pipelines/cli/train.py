@@ -12,7 +12,7 @@ from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.bring_code.pack import PackedCode
-from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.interrupts import end_at_hangup, interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import OtherSettings
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
@@ -287,9 +287,16 @@ def _check_names_folder(data: str) -> None:
         )
 
 
+def cluster_backend(options: TrainOptions) -> AbstractContextManager[JobBackend]:
+    from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+
+    end_at_hangup(
+        "the terminal was closed: the job continues; follow it again with --run-id, or delete it with kubectl"
+    )
+    return KubernetesBackend.connect(options.namespace)
+
+
 def _backend(options: TrainOptions, training: TrainingJob) -> AbstractContextManager[JobBackend]:
     if options.cluster:
-        from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-
-        return KubernetesBackend.connect(options.namespace)
+        return cluster_backend(options)
     return LocalBackend(training.output_dir.parent / ".jobs")

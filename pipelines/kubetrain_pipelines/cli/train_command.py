@@ -6,7 +6,6 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.job_logs import important_lines, print_line
-from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher, check_launcher
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import accounting_failures, with_launcher
@@ -15,6 +14,7 @@ from kubetrain_components.run.training_time import training_time
 from kubetrain_pipelines.cli.train import (
     PIPELINE,
     TrainOptions,
+    cluster_backend,
     dataset_on_pvc,
     placement_of,
     print_manifests,
@@ -35,7 +35,7 @@ def run_command_and_show(options: TrainOptions) -> None:
     print(f"run {command.run_id} (follow it again with --run-id)", flush=True)
     for warning in command.placement.warnings():
         print(f"warning: {warning}", flush=True)
-    with interrupted_by_sigterm(), KubernetesBackend.connect(options.namespace) as backend:
+    with interrupted_by_sigterm(), cluster_backend(options) as backend:
         job = with_launcher(command, backend).to_job()
         on_line = important_lines(job.lead, print_line) if options.quiet else print_line
         with accounting_failures(job, backend):
