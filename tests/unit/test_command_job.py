@@ -21,6 +21,10 @@ HERE = [(framework, launcher) for framework in COMMAND_FRAMEWORKS for launcher i
 OPERATOR, TRAINER, ALONE = LAUNCHERS
 
 
+def nothing(pod: str) -> list[str]:
+    return []
+
+
 def container(template: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = template["spec"]["containers"][0]
     return found
@@ -209,7 +213,7 @@ def test_the_launcher_alone_proves_the_success_of_mpi() -> None:
     ended = {"Launcher-0": Phase.SUCCEEDED, "Worker-0": Phase.FAILED, "Worker-1": Phase.RUNNING}
     state = state_of(job, Phase.SUCCEEDED, ended)
     assert has_lead_success(job, state)
-    judge(job, state, {})
+    judge(job, state, nothing)
     unfinished = state_of(job, Phase.RUNNING, ended)
     assert not is_proven(job, unfinished)
 
@@ -218,16 +222,16 @@ def test_the_launcher_alone_proves_the_success_of_mpi() -> None:
 def test_a_success_without_pods_is_not_believed(framework: str) -> None:
     """No checkpoint proves it: the command may never have run."""
     with pytest.raises(PodsDisrupted, match="its pod was deleted"):
-        judge(command(framework), state_of(command(framework), Phase.SUCCEEDED, {}), {})
+        judge(command(framework), state_of(command(framework), Phase.SUCCEEDED, {}), nothing)
     assert is_proven(pytorch(), state_of(pytorch(), Phase.SUCCEEDED, {}))  # the next step verifies its checkpoint
 
 
 @pytest.mark.parametrize("framework", ["xgboost", "jax", "paddle"])
 def test_every_pod_must_succeed(framework: str) -> None:
     job = command(framework, ALONE)
-    judge(job, state_of(job, Phase.SUCCEEDED, {"Worker-0": Phase.SUCCEEDED, "Worker-1": Phase.SUCCEEDED}), {})
+    judge(job, state_of(job, Phase.SUCCEEDED, {"Worker-0": Phase.SUCCEEDED, "Worker-1": Phase.SUCCEEDED}), nothing)
     with pytest.raises(JobFailed, match="worker-1 exited with code 1"):
-        judge(job, state_of(job, Phase.SUCCEEDED, {"Worker-0": Phase.SUCCEEDED, "Worker-1": Phase.FAILED}), {})
+        judge(job, state_of(job, Phase.SUCCEEDED, {"Worker-0": Phase.SUCCEEDED, "Worker-1": Phase.FAILED}), nothing)
 
 
 @pytest.mark.parametrize("launcher", [TRAINER, ALONE])
@@ -269,7 +273,7 @@ def test_mpirun_has_succeeded_though_a_container_beside_it_still_runs() -> None:
     launcher, worker = state.pods
     state = replace(state, pods=(replace(launcher, lingering=("upload",)), worker))
     assert state.is_ending
-    judge(job, state, {})
+    judge(job, state, nothing)
 
 
 def test_workers_that_restart_together_with_mpirun_are_one_restart() -> None:

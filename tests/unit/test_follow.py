@@ -224,7 +224,7 @@ def test_the_tail_of_each_pod_has_its_restart() -> None:
     lines = [LogLine(f"worker-{number}", "exited with code 1; restarting") for number in range(1000)]
     logs = JobLogs(iter(together(lines)), ignore, ignore, "worker-0")
     logs.drain(60)
-    assert logs.tail("worker-0") == logs.tail("worker-999") == [lines[-1].text]
+    assert logs.tail("worker-1") == logs.tail("worker-999") == [lines[-1].text]
 
 
 def test_a_job_deleted_behind_our_back_is_a_failure() -> None:

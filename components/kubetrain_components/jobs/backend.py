@@ -53,8 +53,7 @@ class JobBackend(Protocol):
         ...
 
     def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
-        """Return the last lines of a pod that has ended or restarted, read anew: logs() may be behind. It never raises,
-        and returns none if that does not work."""
+        """Return the last lines of a pod that has ended, read anew because logs() may be behind. It never raises."""
         ...
 
     def times(self, job: Job) -> JobTimes:

@@ -9,7 +9,7 @@ from kubetrain_components.jobs.avoided_nodes import as_annotation, to_avoid_afte
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.job_logs import JobLogs, is_large
+from kubetrain_components.jobs.job_logs import JobLogs
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.restarts import RestartCounter, step_of
 from kubetrain_components.jobs.same_lines import together
@@ -31,8 +31,6 @@ from kubetrain_trainer.errors import KubetrainError
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
-SAMPLED_LINES_SECONDS = 5.0
-"""Time to request the last lines of pods that are not followed."""
 PROGRESS_SECONDS = 10.0
 SECONDS_WITHOUT_PROGRESS = 60.0
 """Min times between two notes on the job."""
@@ -49,7 +47,6 @@ class Following:
         self._restarts = RestartCounter(clock)
         self._notices = TroubleNotices(clock)
         self._progress = _ProgressAnnotation(handle, backend, logs, self._tracker)
-        self._last_lines_seconds = SAMPLED_LINES_SECONDS if is_large(job) else LAST_LINES_SECONDS
         self._before: JobState | None = None
         self._overcome: dict[str, float] = {}
         """Times of the ends, by pod, after which the pod was restarted before this launcher followed the job."""
@@ -65,7 +62,7 @@ class Following:
                 raise JobFailed(f"job {self._handle.name} was deleted by someone else: start the run again to resume")
             if self._is_decided(state):
                 # Any remaining pods may never end, so don't wait for their lines.
-                self._logs.drain(DRAIN_SECONDS if state.is_over else self._last_lines_seconds)
+                self._logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
                 return state
             if (failure := self._incurable(state)) is None and self._tracker.exceeded(state) is not None:
                 # Nothing is ended for an outdated state.
@@ -112,7 +109,7 @@ class Following:
             accepted = f"{failure.reason}; the work is complete, so the job has succeeded{not_deleted}"
             self._logs.pass_on(LogLine(self._job.lead, accepted))
             return state
-        self._logs.drain(self._last_lines_seconds)  # a local job is deleted with its logs
+        self._logs.drain(LAST_LINES_SECONDS)  # a local job is deleted with its logs
         if failure.avoid_nodes:  # a launcher that restarts after that has to know them
             self._backend.annotate(self._handle, as_annotation(failure.avoid_nodes))
         culprit = culprit_of(state.pods)

@@ -28,9 +28,9 @@ class RestartPolicy(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
-def restart_policy_of(placement: Placement) -> RestartPolicy:
-    """Return the policy for pods; if no restart is allowed, the kubelet must not begin one either."""
-    return RestartPolicy(placement.restart_policy) if placement.max_restarts else RestartPolicy.NEVER
+def restart_policy_of(placement: Placement, *, is_elastic: bool = False) -> RestartPolicy:
+    """Return Never if no restart is allowed, which the kubelet would begin; the loss of a pod fails no elastic job."""
+    return RestartPolicy(placement.restart_policy if placement.max_restarts or is_elastic else "Never")
 
 
 @dataclass(frozen=True, kw_only=True)

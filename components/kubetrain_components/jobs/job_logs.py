@@ -51,12 +51,13 @@ def print_line(line: LogLine) -> None:
 def _write(text: str) -> None:
     """Write in one piece, because several threads show lines, and past the lock of sys.stdout: a thread that nobody
     reads would keep it, and no signal interrupts those that wait for it."""
-    if sys.stdout is None or sys.stdout is not sys.__stdout__:  # as in a notebook
+    stdout = sys.__stdout__
+    if stdout is None or sys.stdout is not stdout:  # as in a notebook
         print(text, end="", flush=True)
         return
-    left = text.encode(sys.stdout.encoding, "backslashreplace")
+    left = text.encode(stdout.encoding, "backslashreplace")
     while left:
-        left = left[os.write(sys.stdout.fileno(), left) :]
+        left = left[os.write(stdout.fileno(), left) :]
 
 
 class JobLogs:

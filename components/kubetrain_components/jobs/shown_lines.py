@@ -12,54 +12,39 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import LogLine
 
 MAX_LINES = 1000
-"""Number of lines that wait for their reader."""
 STUCK_SECONDS = 5.0
 """Time that one line takes if nobody reads, as in a terminal after Ctrl-S."""
-POLL_SECONDS = 0.01
 LAST_LINES_SECONDS = 1.0
 """Time for the last lines of a launcher that is interrupted."""
-
 log = logging.getLogger(__name__)
 
 
-class ShownLines:
+class ShownLines(threading.Thread):
     """A queue of lines, and the thread that shows them. Calling it never blocks."""
 
     def __init__(self, on_line: OnLine, lead: str) -> None:
+        super().__init__(name="shown lines", daemon=True)
         self._on_line, self._lead = on_line, lead
-        self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
-        self._dropped = 0
-        self._taken_at = 0.0
-        self._has_failed = False
-        self._thread = threading.Thread(target=self._show_all, name="shown lines", daemon=True)
+        self.lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
+        self._dropped, self._taken_at, self._has_failed = 0, 0.0, False
 
     def __call__(self, line: LogLine) -> None:
         if dropped := self._dropped:
             self._dropped = 0
-            self._lines.put(LogLine(self._lead, f"warning: {dropped} lines not shown, because nobody read the output"))
-        self._lines.put(line)
+            self.lines.put(LogLine(self._lead, f"warning: {dropped} lines not shown, because nobody read the output"))
+        self.lines.put(line)
 
     def offer(self, line: LogLine) -> None:
         """Show one of many lines: wait for a slow reader, but drop the line if nobody reads."""
-        while self._lines.qsize() >= MAX_LINES:
+        while self.lines.qsize() >= MAX_LINES:
             if time.monotonic() - self._taken_at > STUCK_SECONDS:
                 self._dropped += 1
                 return
-            time.sleep(POLL_SECONDS)
+            time.sleep(0.01)
         self(line)
 
-    def start(self) -> None:
-        with interrupts_deferred():  # a thread whose start is interrupted never runs
-            self._thread.start()
-
-    def finish(self, seconds: float | None) -> None:
-        """Show what is left, for at most this long."""
-        self._lines.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-
-    def _show_all(self) -> None:
-        while (line := self._lines.get()) is not None:
+    def run(self) -> None:
+        while (line := self.lines.get()) is not None:
             self._taken_at = time.monotonic()
             try:
                 self._on_line(line)
@@ -74,10 +59,13 @@ def shown_apart(on_line: OnLine, lead: str) -> Iterator[ShownLines]:
     """Yield a function that shows lines without waiting for them. After the block, they have been shown."""
     shown, seconds = ShownLines(on_line, lead), None
     try:
-        shown.start()
+        with interrupts_deferred():  # a thread whose start is interrupted never runs
+            shown.start()
         yield shown
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         seconds = LAST_LINES_SECONDS
         raise
     finally:
-        shown.finish(seconds)
+        shown.lines.put(None)
+        if shown.is_alive():
+            shown.join(seconds)

@@ -3,15 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kubetrain_components.jobs.job import (
-    UNBUFFERED,
-    ClaimMount,
-    Elastic,
-    Job,
-    Replica,
-    RestartPolicy,
-    restart_policy_of,
-)
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, Replica, restart_policy_of
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.container_ports import host_port
@@ -100,7 +92,7 @@ class TrainingJob:
                     count=count,
                     command=self.command(),
                     env={**ENVIRONMENTS[self.framework], **cache_variables(self.shard_cache)},
-                    restart_policy=self._restart_policy,
+                    restart_policy=restart_policy_of(self.placement, is_elastic=self.min_workers > 0),
                 )
                 for role, count in self._roles().items()
                 if count
@@ -114,11 +106,6 @@ class TrainingJob:
             mounts=self.mounts,
             metrics_port=self._config().metrics_port,
         )
-
-    @property
-    def _restart_policy(self) -> RestartPolicy:
-        """The loss of a pod must not fail an elastic job."""
-        return RestartPolicy(self.placement.restart_policy) if self.min_workers else restart_policy_of(self.placement)
 
     @property
     def most_workers(self) -> int:

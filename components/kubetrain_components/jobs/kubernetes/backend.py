@@ -31,13 +31,13 @@ from kubetrain_components.jobs.kubernetes.errors import Conflict, StreamCut
 from kubetrain_components.jobs.kubernetes.find_launcher import find_launcher
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from kubetrain_components.jobs.kubernetes.in_parallel import for_each
-from kubetrain_components.jobs.kubernetes.last_lines import REQUEST_SECONDS, read_last_lines
+from kubetrain_components.jobs.kubernetes.last_lines import read_last_lines
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.read_times import read_times
-from kubetrain_components.jobs.kubernetes.state import job_state, pods_by_replica, replica_name
+from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 from kubetrain_components.jobs.kubernetes.watched import WatchedObject
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
@@ -154,8 +154,7 @@ class KubernetesBackend:
 
     def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
         try:
-            pods = pods_by_replica(self._follow(handle).listed_pods(REQUEST_SECONDS))
-            return read_last_lines(self._api, handle.kind.traits.container, pods.get(pod, []))
+            return read_last_lines(self._api, handle, pod)
         except KubetrainError as error:
             log.info("cannot read the last lines of %s (%s)", pod, error)
             return []

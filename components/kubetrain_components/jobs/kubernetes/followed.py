@@ -100,13 +100,9 @@ class FollowedJob:
         """True if the state may be outdated, because the API server does not answer."""
         return self._job.is_cut_off or self.pods.is_cut_off
 
-    def listed_pods(self, retry_seconds: float | None = None) -> list[Manifest]:
-        path = self._api.path("v1", "pods")
-        listed = self._api.get(path, retry_seconds=retry_seconds, labelSelector=self._of_job) or {}
-        return listed.get("items") or []
-
     def _with_listed_pods(self, jobs: Sequence[WatchedObject]) -> JobState | None:
-        present = {pod["metadata"]["uid"]: WatchedObject(pod) for pod in self.listed_pods()}
+        listed = self._api.get(self._api.path("v1", "pods"), labelSelector=self._of_job) or {"items": []}
+        present = {pod["metadata"]["uid"]: WatchedObject(pod) for pod in listed["items"]}
         seen = {pod.uid: replace(pod, is_gone=True) for pod in self.pods.objects()}
         state = self._derive_state(jobs, [*{**seen, **present}.values()])
         return state and replace(state, is_after_gap=True)  # the requests may have been retried for long

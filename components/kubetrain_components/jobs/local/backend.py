@@ -104,9 +104,6 @@ class LocalBackend:
                 time.sleep(POLL_SECONDS)
 
     def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
-        state = self._state_of(handle)
-        if state is None or all(each.exit_code is None for each in state.pods if each.name == pod):
-            return []
         with contextlib.suppress(OSError), (self._directory / handle.name / f"{pod}.log").open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
             return file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
