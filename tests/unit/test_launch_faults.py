@@ -28,7 +28,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.jobs.verdict import JobFailed
-from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, hang, lines_of, stamp
+from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, cut, hang, lines_of, stamp
 from support.manifests import batch
 from support.stray_refusals import STRAY
 
@@ -447,12 +447,52 @@ def test_a_second_ctrl_c_does_not_keep_the_job(server: ApiServer) -> None:
     assert said == [f"deleting Job {NAME}"]
 
 
-def test_a_job_that_cannot_be_deleted_is_named(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+RESTARTING = answer(503, "etcdserver: leader changed")
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes_backend, "LAST_REQUESTS_SECONDS", 0.2)
+
+
+def test_a_deletion_outlasts_the_restart_of_the_api_server(server: ApiServer, brief: None) -> None:
     server.fail(f"{NAME}&watch=true", interrupting(as_usual))
-    server.fail("DELETE", answer(503, "etcdserver: leader changed"), times=1000)
+    server.fail("DELETE", RESTARTING, times=20)
     said = interrupted_run(server)
-    assert NAME in said[-1] and "leader changed" in said[-1]
+    assert f"{JOBS}/{NAME}" not in server.objects
+    assert NAME in said[1] and "leader changed" in said[1]
+    assert said[2:] == ["trying again for 5 minutes: press Ctrl-C again to give up", "the job is deleted"]
+
+
+def test_another_ctrl_c_gives_a_deletion_up(server: ApiServer, brief: None) -> None:
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    server.fail("DELETE", RESTARTING, times=20)
+    server.fail("DELETE", interrupting(RESTARTING))
+    server.fail("DELETE", RESTARTING, times=1000)
+    assert "trying again" in interrupted_run(server)[-1]
+    assert f"{JOBS}/{NAME}" in server.objects
+
+
+def test_a_creation_whose_answer_is_lost_leaves_no_job(server: ApiServer, brief: None) -> None:
+    def cut_off(handler: Handler) -> bool:
+        server.fail("GET " + JOBS, RESTARTING, times=20)
+        return cut(0)(handler)
+
+    server.fail("POST", interrupting(cut_off))
+    said = interrupted_run(server)
+    assert f"{JOBS}/{NAME}" not in server.objects
+    assert f"could not delete Job {NAME}" in said[0]
+
+
+def test_ctrl_c_is_heard_while_a_webhook_hangs(server: ApiServer) -> None:
+    def hang_long(handler: Handler) -> bool:
+        threading.Timer(1, interrupt).start()
+        return hang(30)(handler)
+
+    server.fail("POST", hang_long)
+    began = time.monotonic()
+    interrupted_run(server)
+    assert time.monotonic() - began < 5
 
 
 def test_ctrl_c_while_a_job_is_created_leaves_none(server: ApiServer) -> None:

@@ -42,6 +42,7 @@ from kubetrain_components.jobs.waiting import Waiting, have_pods_ended
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.some_of import some_of
 
+INSIST_SECONDS = 300.0
 MAX_ATTEMPTS_WITHOUT_PROGRESS = 3
 """Number of attempts after disruptions or on other nodes, none of which reached a new step."""
 
@@ -116,35 +117,48 @@ def _run_attempt(
         _record_verdict(job, state, backend, logs, following.seconds_running)
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
-            _let_go(job, handle, backend, show)
+            failure = _let_go(job, handle, backend, show)
+        if failure and failure.is_curable:
+            _insist(job, handle, backend, show)
         raise
     return state
 
 
-def _let_go(job: Job, handle: JobHandle | None, backend: JobBackend, show: OnLine) -> None:
-    """Delete the job, or leave it to a later launcher if the run continues without this one."""
+def _let_go(job: Job, handle: JobHandle | None, backend: JobBackend, show: OnLine) -> KubetrainError | None:
+    """Delete the job, or leave it to a later launcher if the run continues without this one; return why not."""
     must_leave = backend.run_outlives_launcher()
-    handle = handle or _newest(job, backend)
-    if handle is None:
-        return
-    if must_leave:
-        backend.leave(handle)
-        return
-    what = f"{handle.kind.value} {handle.name}"
-    show(LogLine(job.lead, f"deleting {what}"))
     try:
-        backend.delete(handle)
+        # It may exist although the answer to its creation was lost.
+        if handle := handle or _newest(job, backend):
+            if not must_leave:
+                show(LogLine(job.lead, f"deleting {job.kind.value} {handle.name}"))
+            (backend.leave if must_leave else backend.delete)(handle)
     except KubetrainError as error:
+        if must_leave:
+            return None
+        what = f"{job.kind.value} {handle.name if handle else job.identity.name}"
         show(LogLine(job.lead, f"could not delete {what} ({error}): delete it yourself, or it continues to run"))
+        return error
+    return None
+
+
+def _insist(job: Job, handle: JobHandle | None, backend: JobBackend, show: OnLine) -> None:
+    """Try for minutes to delete the job, because only Argo kills a launcher before that."""
+    show(LogLine(job.lead, "trying again for 5 minutes: press Ctrl-C again to give up"))
+    deadline = time.monotonic() + INSIST_SECONDS
+    while (failure := _let_go(job, handle, backend, lambda line: None)) and time.monotonic() < deadline:
+        time.sleep(1)
+    show(LogLine(job.lead, f"could not delete it: {failure}" if failure else "the job is deleted"))
 
 
 def _newest(job: Job, backend: JobBackend) -> JobHandle | None:
-    """Return this launch's newest job; None if it has none, or the API does not answer."""
-    with contextlib.suppress(KubetrainError):
-        newest = replace(job, identity=job.identity.newest_of(backend.attempts(job)))
-        if (found := backend.find(newest)) is not None and not found.is_over:
-            _check_is_ours(newest, found)
-            return found.handle
+    """Return this launch's newest job; None if it has none."""
+    newest = replace(job, identity=job.identity.newest_of(backend.attempts(job)))
+    if (found := backend.find(newest)) is None or found.is_over:
+        return None
+    with contextlib.suppress(JobNotOurs):
+        _check_is_ours(newest, found)
+        return found.handle
     return None
 
 

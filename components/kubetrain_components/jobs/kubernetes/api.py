@@ -6,7 +6,9 @@ import logging
 import math
 import random
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import urllib3
@@ -40,6 +42,7 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
+ANSWER_SECONDS = 0.5
 PAGE_SIZE = 500
 WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
@@ -191,7 +194,8 @@ class KubernetesApi:
         for pause in _pauses():
             try:
                 # An interrupt takes effect between two tries of a creation, when it is known if the object exists.
-                with interrupts_deferred() if request.method == "POST" else contextlib.nullcontext():
+                wake = partial(_stop_if_late, time.monotonic())
+                with interrupts_deferred(wake=wake) if request.method == "POST" else contextlib.nullcontext():
                     answer = read(self._exchange(request))
             except Transient as error:
                 self._history.note_trouble()
@@ -276,6 +280,12 @@ class KubernetesApi:
             ) from error
         if isinstance(error, NameResolutionError | LocationValueError):
             raise Misconfigured(f"cannot resolve {self._host} ({error}): check the server in KUBECONFIG") from error
+
+
+def _stop_if_late(began: float) -> None:
+    """Let an interrupt end a creation for which a webhook hangs: the server drops it once its connection is closed."""
+    if time.monotonic() - began > ANSWER_SECONDS:
+        raise KeyboardInterrupt
 
 
 def _pauses() -> Iterator[float]:
