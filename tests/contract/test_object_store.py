@@ -2,6 +2,7 @@
 
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,28 @@ from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, 
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.errors import InvalidSetting
 from support.permissions import obeyed_permissions
+from support.s3_servers import serving_directory
+
+SERVERS = ("versitygw", "rclone")
+"""Real ones, which serve directories."""
+STORES = ["s3", "directory", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SERVERS)]
+can_hold_models = pytest.mark.parametrize("store", STORES[:3], indirect=True)
+"""rclone ignores conditions of writes, and has no tags but whole seconds if it does not hash."""
 
 
-@pytest.fixture(params=["s3", "directory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     if request.param == "directory":
-        return open_store(str(tmp_path / "store with space"))
-    server: EmbeddedS3 = request.getfixturevalue("s3")
-    return open_store(f"s3://{request.getfixturevalue('bucket')}/some/prefix", server.url)
+        yield open_store(str(tmp_path / "store with space"))
+    elif request.param == "s3":
+        server: EmbeddedS3 = request.getfixturevalue("s3")
+        yield open_store(f"s3://{request.getfixturevalue('bucket')}/some/prefix", server.url)
+    else:
+        request.getfixturevalue("s3_credentials")
+        request.getfixturevalue("monkeypatch").delenv("AWS_SESSION_TOKEN")
+        (tmp_path / "buckets" / "bucket").mkdir(parents=True)
+        with serving_directory(request.param, tmp_path / "buckets") as url:
+            yield open_store("s3://bucket/some/prefix", url)
 
 
 def test_written_objects_are_listed_and_read(store: ObjectStore, tmp_path: Path) -> None:
@@ -38,6 +53,7 @@ def test_written_objects_are_listed_and_read(store: ObjectStore, tmp_path: Path)
         assert store.read(key, listed[key].etag).read() == value
 
 
+@can_hold_models
 def test_an_etag_changes_with_the_content(store: ObjectStore) -> None:
     store.write("key", b"one")
     first = store.find("key")
@@ -58,6 +74,7 @@ def test_a_missing_object_is_not_found(store: ObjectStore) -> None:
         store.read("absent").read()
 
 
+@can_hold_models
 def test_a_conditional_write(store: ObjectStore) -> None:
     store.write_if("latest", b"one", None)
     with pytest.raises(ObjectChanged):
@@ -70,6 +87,7 @@ def test_a_conditional_write(store: ObjectStore) -> None:
     assert store.read("latest").read() == b"two"
 
 
+@can_hold_models
 def test_of_two_writers_at_once_one_wins(store: ObjectStore) -> None:
     won: list[int] = []
 
@@ -88,10 +106,17 @@ def test_of_two_writers_at_once_one_wins(store: ObjectStore) -> None:
     assert [str(number).encode() for number in won] == [store.read("latest").read()]
 
 
+@can_hold_models
 def test_a_store_that_can_hold_models_lacks_nothing_and_keeps_no_trace_of_the_probe(store: ObjectStore) -> None:
     store.write("latest.json", b"x")
     assert probe_writes(store) == ""
     assert [each.key for each in store.list()] == ["latest.json"]
+
+
+@pytest.mark.parametrize("store", STORES[3:], indirect=True)
+def test_a_store_that_ignores_conditions_of_writes_is_recognized(store: ObjectStore) -> None:
+    assert "ignores If-None-Match and If-Match of writes" in probe_writes(store)
+    assert not [*store.list()]
 
 
 def test_deleted_objects_are_gone(store: ObjectStore) -> None:

@@ -1,12 +1,11 @@
 """A real etcd 3.5, built once from its Go module, whose API v2 torchrun uses."""
 
-import fcntl
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from kubetrain_components.jobs.local.free_ports import free_ports
+from support.go_programs import go_program
 
 VERSION = "v3.5.35"
 PROGRAM = """package main
@@ -21,29 +20,10 @@ func main() { etcdmain.Main(os.Args) }
 """
 """The whole program: `go install` refuses the module, because it replaces others by folders of its repository."""
 BUILD = ("go mod init etcd", f"go get go.etcd.io/etcd/server/v3@{VERSION}", "go build -o etcd .")
-STATIC = {**os.environ, "CGO_ENABLED": "0"}
-"""Environment of a build that also runs in an image without this machine's C library."""
 
 
 def built_etcd() -> Path:
-    """Return the program, which the first test on a machine builds: a minute or two on two cores."""
-    folder = (
-        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kubetrain-tests" / f"etcd-{VERSION}-static"
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "etcd"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            for file in ("go.mod", "go.sum"):  # of a build that was killed
-                (folder / file).unlink(missing_ok=True)
-            (folder / "main.go").write_text(PROGRAM)
-            for command in BUILD:
-                done = subprocess.run(
-                    command.split(), check=False, cwd=folder, env=STATIC, capture_output=True, text=True
-                )
-                assert done.returncode == 0, f"{command}: {done.stderr}"
-    return program
+    return go_program("etcd", VERSION, BUILD, PROGRAM)
 
 
 class Etcd:

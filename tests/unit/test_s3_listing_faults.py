@@ -1,9 +1,12 @@
 """Listings that are not whole, and objects whose ETag says nothing: neither may become a wrong version."""
 
+import itertools
+import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import pytest
 
@@ -164,10 +167,34 @@ def ignores_time(handler: Handler, _: Stored) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("moment", "until"), [("00:00:01.000", 1), ("00:00:01.001", 2), ("00:00:01.999", 2)])
+@pytest.mark.parametrize(("moment", "until"), [("00:00:01.000", 2), ("00:00:01.001", 2), ("00:00:01.999", 2)])
 def test_a_request_accepts_an_object_until_the_second_after_its_change(moment: str, until: int) -> None:
     header = {"if-unmodified-since": f"Thu, 01 Jan 2026 00:00:0{until} GMT"}
     assert condition(f"{MODIFIED}2026-01-01T{moment}Z") == header
+
+
+@pytest.mark.parametrize("etag", ["gen1-0", "constant", ""])
+def test_a_tag_that_is_not_a_hash_of_the_content_counts_only_in_its_place(tmp_path: Path, etag: str) -> None:
+    servers = FaultyS3(), FaultyS3()
+    for server, prefix in itertools.product(servers, ("v1", "v2")):
+        for key in ("0", "1"):
+            server.put(f"{prefix}/{key}", os.urandom(9), etag=f"{etag}-{key}" if etag == "gen1-0" else etag)
+    with servers[0].serving() as first, servers[1].serving() as second:
+        for (url, server), prefix in itertools.product(((first, servers[0]), (second, servers[1])), ("v1", "v2")):
+            digest = transfer_dataset(open_store(f"s3://bucket/{prefix}", url, Access.ANONYMOUS), tmp_path).digest
+            data = tmp_path / "versions" / digest / "data"
+            assert {path.name: path.read_bytes() for path in data.iterdir()} == {
+                key: server.objects[f"{prefix}/{key}"].content for key in ("0", "1")
+            }
+
+
+@pytest.mark.parametrize(("etag", "in_header"), [("a&b<c>'", None), ("t\u20acg", "tag")])
+def test_an_etag_may_have_any_character(
+    s3: FaultyS3, store: ObjectStore, tmp_path: Path, etag: str, in_header: str | None
+) -> None:
+    s3.put("data/0", b"x", etag=etag, **({"ETag": in_header} if in_header else {}))
+    s3.fail("list", list_page(lambda page: page.replace(etag.encode(), escape(etag).encode())), times=9)
+    assert transfer_dataset(store, tmp_path).downloaded == len(s3.objects)
 
 
 def test_an_object_that_changed_a_second_later_is_another() -> None:

@@ -132,7 +132,7 @@ class _Survey:
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
-    """Return the hash of all keys, sizes and ETags, which identifies a dataset."""
+    """Return the hash of all keys, sizes and tags, which identifies a dataset."""
     digest = hashlib.sha256()
     lines = (f"[{quoted(key)},{size},{quoted(etag)}]\n" for key, size, etag in objects)
     while text := "".join(islice(lines, LINES_PER_HASH_UPDATE)):

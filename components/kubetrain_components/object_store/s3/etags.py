@@ -2,8 +2,11 @@
 
 Some servers list files that they did not write themselves with an empty or constant ETag. The listing then writes
 the time of the last change in its place, and requests are bound to that time instead.
+
+Times, and ETags that are not hashes of the content, say nothing about objects elsewhere: they name their place too.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,6 +18,7 @@ from kubetrain_components.object_store.store import StoredObject, StoreError
 MODIFIED = "modified:"
 """Prefix of a time that stands for an ETag."""
 MD5 = re.compile(r"[0-9a-fA-F]{32}(?:-\d+)?")
+PLACE = re.compile(r"@[0-9a-f]{16}\Z")
 ZEROS = "0" * 32
 PLACEHOLDERS = frozenset({"", ZEROS, f"{ZEROS}-1", f"{ZEROS}-2", "d41d8cd98f00b204e9800998ecf8427e"})
 """ETags that say nothing about an object that has bytes; the last one is the MD5 of nothing."""
@@ -46,15 +50,36 @@ def may_be_constant(etags: set[str]) -> bool:
     return len(etags) == 1 and not any(MD5.fullmatch(each) or each.startswith(MODIFIED) for each in etags)
 
 
+def place_of(*names: str) -> str:
+    """Return what tags of this server, bucket and prefix end with if they are not hashes of the content."""
+    return "@" + hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def placed(each: StoredObject, place: str) -> StoredObject:
+    return each if MD5.fullmatch(each.etag) else each._replace(etag=each.etag + place)
+
+
+def sent_etag(etag: str) -> str:
+    """Return a tag without its place."""
+    return PLACE.sub("", etag)
+
+
 def condition(etag: str | None) -> dict[str, str]:
     """Return the header that binds a request to this content."""
-    if not etag:
+    if not (etag := sent_etag(etag or "")):
         return {}
     if not etag.startswith(MODIFIED):
         return {"if-match": f'"{etag}"'}
-    # The header has whole seconds: rounded down, a change in the same second would look like a later one.
-    moment = _moment_of(etag) + timedelta(microseconds=999_999)
-    return {"if-unmodified-since": format_datetime(moment.replace(microsecond=0), usegmt=True)}
+    # The header has whole seconds, and some servers take a change in its second for a later one. is_of() compares.
+    moment = _moment_of(etag).replace(microsecond=0) + timedelta(seconds=1)
+    return {"if-unmodified-since": format_datetime(moment, usegmt=True)}
+
+
+def write_condition(etag: str | None) -> dict[str, str]:
+    """Return the argument that binds a write to this content, or to no content; no header binds it to a time."""
+    if not etag:
+        return {"IfNoneMatch": "*"}
+    return {} if etag.startswith(MODIFIED) else {"IfMatch": f'"{sent_etag(etag)}"'}
 
 
 def is_of(etag: str, headers: Headers) -> bool:
@@ -64,7 +89,7 @@ def is_of(etag: str, headers: Headers) -> bool:
         StoreError: if the response does not tell.
     """
     if not etag.startswith(MODIFIED):
-        return etag_of(headers) == etag
+        return etag_of(headers) == sent_etag(etag)
     sent = headers.get("last-modified")
     try:
         return abs(parsedate_to_datetime(sent) - _moment_of(etag)) < timedelta(seconds=1)
@@ -96,5 +121,5 @@ def modified(moment: str) -> str:
 
 
 def _moment_of(etag: str) -> datetime:
-    moment = datetime.fromisoformat(etag.removeprefix(MODIFIED))
+    moment = datetime.fromisoformat(sent_etag(etag).removeprefix(MODIFIED))
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

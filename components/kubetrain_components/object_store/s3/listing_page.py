@@ -9,7 +9,7 @@ from kubetrain_components.object_store.s3.etags import find_shared, modified
 from kubetrain_components.object_store.store import StoredObject, StoreError, StoreUnavailable
 
 # The elements of an object, in the order in which S3 writes them.
-ETAG = r'<ETag>(?:W/)?(?:&quot;|&#34;|")?([^<&"]*)'
+ETAG = r'<ETag>(?:W/)?(?:&quot;|&#34;|")?([^<&"]*(?:&(?!quot;|#34;)[^<&"]*)*)'
 CHECKSUMS = r"(?:<Checksum\w+>[^<]*</Checksum\w+>\s*)*"
 ROW = re.compile(
     rf"<Key>([^<]*)</Key>\s*<LastModified>[^<]*</LastModified>\s*{ETAG}[^<]*</ETag>\s*{CHECKSUMS}<Size>(\d+)</Size>"
@@ -81,6 +81,10 @@ def rows_of(page: str, prefix: str, constants: set[str]) -> list[StoredObject]:
     if not rows:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
+    if "&" in (text := "".join(etags)):
+        etags = tuple(unescape(each, ENTITIES) for each in etags)
+    if not text.isascii():  # headers have no such characters
+        constants |= {each for each in etags if not each.isascii()}
     constants |= find_shared(etags, sizes)
     if not constants.isdisjoint(etags):
         etags = _with_times(page, constants, etags, sizes)

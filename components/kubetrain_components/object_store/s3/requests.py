@@ -68,6 +68,11 @@ class S3Requests:
         if self._credentials is None and access != Access.ANONYMOUS:
             raise NoCredentialsError
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """The server and the path of the bucket."""
+        return self._location.origin.authority, self._location.path
+
     def send(
         self, method: str, key: str = "", *, query: Mapping[str, str] = EMPTY, headers: Mapping[str, str] = EMPTY
     ) -> HttpResponse:

@@ -18,7 +18,7 @@ from botocore.exceptions import (
 )
 
 from kubetrain_components.object_store.retries import with_retries
-from kubetrain_components.object_store.s3.etags import condition, is_of
+from kubetrain_components.object_store.s3.etags import condition, is_of, place_of, placed
 from kubetrain_components.object_store.s3.http_head import ConnectionFailed
 from kubetrain_components.object_store.s3.listing import list_objects
 from kubetrain_components.object_store.s3.listing_page import check_page
@@ -65,6 +65,7 @@ class S3Store:
         self._place = Place(bucket, self.uri, self._server)
         try:
             self._requests = S3Requests(bucket, endpoint_url, access)
+            self._tag_place = place_of(*self._requests.place, self._prefix)
         except InvalidSetting:
             raise
         except (NoCredentialsError, CredentialRetrievalError) as error:
@@ -80,7 +81,7 @@ class S3Store:
     def list(self) -> Iterator[StoredObject]:
         self._place.archived = 0
         with self._translated_errors("the listing"):
-            yield from list_objects(self._page, self._prefix)
+            yield from (placed(each, self._tag_place) for each in list_objects(self._page, self._prefix))
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
         is_part = start > 0 or end is not None
@@ -121,7 +122,7 @@ class S3Store:
                 size, etag = self._writer.find(self._prefix + key)
         except ObjectChanged:
             return None
-        return StoredObject(key, size, etag)
+        return placed(StoredObject(key, size, etag), self._tag_place)
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
         retries_before = self._writer.retries

@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
 from kubetrain_components.object_store.retries import AnnouncedRetries
+from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, modified, write_condition
 from kubetrain_components.object_store.s3.refusals import RequestRefused, seconds_to_wait
 from kubetrain_components.object_store.s3.requests import region_of, region_of_arn
 from kubetrain_components.object_store.store import Access, StoreError, StoreUnavailable
@@ -68,17 +69,19 @@ class S3Writer:
             self._upload(key, str(content))
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        self._put(Key=key, Body=content, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
+        self._put(Key=key, Body=content, **write_condition(etag))
 
     def delete(self, key: str) -> None:
         with _translated():
             self._client.delete_object(Bucket=self._bucket, Key=key)
 
     def find(self, key: str) -> tuple[int, str]:
-        """Return the size and the ETag."""
+        """Return the size and the ETag, or the time of the last change if the ETag says nothing."""
         with _translated():
             head = self._client.head_object(Bucket=self._bucket, Key=key)
-        return head["ContentLength"], head["ETag"].strip('"')
+        etag = head.get("ETag", "").strip('"')
+        says_nothing = etag in PLACEHOLDERS and head["ContentLength"] and "LastModified" in head
+        return head["ContentLength"], modified(head["LastModified"].isoformat()) if says_nothing else etag
 
     def _upload(self, key: str, path: str) -> None:
         def upload() -> None:
