@@ -85,14 +85,6 @@ def test_a_run_that_uses_its_last_checkpoint_needs_no_metric_mode(tmp_path: Path
     assert output.train_config().digest == TrainConfig(metric="f1", select_checkpoint="last").digest
 
 
-def test_a_run_whose_metric_mode_was_once_automatic_is_the_same_run_once_it_is_set(tmp_path: Path) -> None:
-    output = begun(tmp_path, metric="f1", metric_mode="max")
-    edit_config(output, lambda config: config.update(metric_mode="auto"))
-    begun(tmp_path, metric="f1", metric_mode="max")
-    with pytest.raises(KubetrainError, match="different: metric_mode"):
-        begun(tmp_path, metric="f1", metric_mode="min")
-
-
 def test_settings_of_another_version_are_named(tmp_path: Path) -> None:
     edit_config(begun(tmp_path), lambda config: config.update(future=1))
     with pytest.raises(KubetrainError, match=r"config\.json was written by another version .*future.*new run"):

@@ -6,14 +6,13 @@ from pathlib import Path
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 
-FILE = ".start"
 _own: dict[Path, str] = {}
 """The ids of the starts in this process, by the folder of their output."""
 
 
 def become_newest_start(output: Path) -> None:
     _own[output] = uuid.uuid4().hex
-    write_atomically(output / FILE, _own[output].encode())
+    write_atomically(output / ".start", _own[output].encode())
 
 
 def check_is_newest_start(output: Path) -> None:
@@ -21,7 +20,7 @@ def check_is_newest_start(output: Path) -> None:
     Raises:
         KubetrainError: if the run has been started again since it was started in this process.
     """
-    if output in _own and (output / FILE).read_text() != _own[output]:
+    if output in _own and (output / ".start").read_text() != _own[output]:
         raise KubetrainError(
             f"another start of this run began to train while this one did, and saves to {output}: this one ends, so "
             "that their checkpoints do not mix"

@@ -36,7 +36,7 @@ from kubetrain_trainer.checkpoint_layout import (
     write_checkpoint,
     write_manifest,
 )
-from kubetrain_trainer.config import AUTOMATIC_MODES, CHANGEABLE, TrainConfig
+from kubetrain_trainer.config import CHANGEABLE, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.image_input import describe_input
@@ -133,7 +133,7 @@ class TrainingOutput:
                 f"{self.path / 'config.json'} was written by another version of kubetrain, with settings that this "
                 f"version does not have ({', '.join(unknown)}): use that version's image, or start a new run"
             )
-        return TrainConfig.from_dict(_with_metric_mode(recorded))
+        return TrainConfig.from_dict(recorded)
 
     def write_checkpoint(
         self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
@@ -293,14 +293,6 @@ def describe_export(folder: Path) -> list[dict[str, Any]]:
     if (folder / PUBLISHED_DESCRIPTION).exists():
         raise KubetrainError(f"{folder / PUBLISHED_DESCRIPTION} has a name that kubetrain uses: write another one")
     return files
-
-
-def _with_metric_mode(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what metric_mode=auto meant for metrics of any name, up to release 0.1.0, where it is refused now."""
-    is_unknown = not recorded.get("metric", "accuracy").endswith(tuple(AUTOMATIC_MODES))
-    is_automatic = recorded.get("metric_mode", "auto") == "auto"
-    is_used = recorded.get("select_checkpoint", "best") == "best"
-    return {**recorded, "metric_mode": "max"} if is_automatic and is_unknown and is_used else dict(recorded)
 
 
 def _identity(checkpoint: Checkpoint) -> dict[str, Any]:

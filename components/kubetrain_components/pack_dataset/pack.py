@@ -18,10 +18,11 @@ from typing import Any
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.pack_dataset.plan import END_OF_TAR, PackPlan, Sample, Shard, padding, read_errors_explained
-from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically, write_json
+from kubetrain_trainer.checkpoint_layout import write_manifest
+from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_index import index_path
-from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
+from kubetrain_trainer.tar_shards import SCHEMA
 
 DATA, COPIES = "data", "copies"
 OnSample = Callable[[Sample], None]
@@ -51,7 +52,7 @@ def _write_shards(plan: PackPlan, folder: Path, on_sample: OnSample) -> None:
     for split in {shard.split for shard in plan.shards}:
         flush_directory(folder / split)
     classes = [_portable(name) for name in plan.classes]
-    write_json(folder / MANIFEST, {"schema": SCHEMA, "classes": classes, "files": files})
+    write_manifest(folder, {"schema": SCHEMA, "classes": classes, "files": files})
 
 
 def _portable(name: str) -> str:

@@ -12,7 +12,6 @@ from kubetrain_trainer.checkpoint_layout import MANIFEST, intact, verify_files
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error
-from kubetrain_trainer.tar_shards import SCHEMA as SHARDS
 from kubetrain_trainer.training_output import TrainingOutput
 
 MANIFEST_PARENTS = ("versions", "checkpoints")
@@ -108,13 +107,9 @@ def _problems_of(path: Path) -> list[str]:
         version = read_version(path)
         return verify_version(version) if version else [f"{DATASET_MANIFEST} is damaged"]
     if (path / MANIFEST).is_file():
-        return _problems_in(path / MANIFEST, lambda manifest: verify_files(path, _intact(manifest)["files"]))
+        return _problems_in(path / MANIFEST, lambda manifest: verify_files(path, intact(manifest)["files"]))
     references = [path / name for name in CHECKPOINT_REFERENCES if (path / name).is_file()]
     return [problem for file in references for problem in _problems_in(file, TrainingOutput(path).verify_result)]
-
-
-def _intact(manifest: Any) -> Any:
-    return manifest if manifest["schema"] == SHARDS else intact(manifest)
 
 
 def _problems_in(file: Path, check: Callable[[Any], object]) -> list[str]:
