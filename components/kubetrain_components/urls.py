@@ -1,4 +1,4 @@
-"""The check of URLs that users give."""
+"""Checks of the URLs and places that users give."""
 
 import contextlib
 import ipaddress
@@ -8,6 +8,12 @@ from urllib.parse import urlsplit
 from kubetrain_trainer.errors import InvalidSetting
 
 HOST = re.compile(r"[\w.-]+", re.ASCII)
+PLACEHOLDER = re.compile(r"(?i)(.*/)?(<|your[-_])")
+
+
+def is_placeholder(name: str) -> bool:
+    """Return True for the name of an image or bucket that stands in a guide for the reader's own."""
+    return PLACEHOLDER.match(name) is not None
 
 
 def has_host_and_port(url: str) -> bool:

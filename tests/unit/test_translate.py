@@ -161,7 +161,7 @@ def test_an_elastic_job_keeps_its_workers_without_etcd(tmp_path: Path) -> None:
 def test_a_train_job_has_the_pods_of_its_runtime_with_its_changes(tmp_path: Path) -> None:
     translation = translated(text_of("train_job"))
     assert translation.parameters["dataset_uri"] == "s3://datasets/flowers"
-    runtime, made = rendered(translation, tmp_path, "launcher=trainer")
+    runtime, made = rendered(translation, tmp_path, "launcher=trainer", "scheduler=")
     assert made["spec"]["trainer"]["numNodes"] == 3
     (template,) = templates_in(runtime)
     leaves, environment = leaves_of(template), environment_of(template)
@@ -207,7 +207,6 @@ NAMED = {
         "spec.tfReplicaSpecs.Worker.template.spec.containers[uploader].env[PASSWORD].value",
     ],
     "train_job": [
-        "ClusterTrainingRuntime/torch-gpu.spec.podGroupPolicy.coscheduling.scheduleTimeoutSeconds",
         "ClusterTrainingRuntime/torch-gpu.spec.template.spec.replicatedJobs[dataset-initializer]",
         "ClusterTrainingRuntime/torch-gpu.spec.template.spec.replicatedJobs[node].template.spec.backoffLimit",
         "metadata.name",
@@ -431,6 +430,12 @@ def test_a_runtime_that_is_missing_is_said() -> None:
         ("{apiVersion: kubeflow.org/v1, kind: TFJob, spec: 5}", "spec must be an object"),
         ("{apiVersion: kubeflow.org/v1, kind: TFJob, spec: {tfReplicaSpecs: {}}}", "no pods in the roles Chief"),
         (text_of("tf_job").replace("replicas: 2", "replicas: two"), "Worker.replicas must be a whole number"),
+        (text_of("tf_job").replace("replicas: 2", "replicas: $NUM_NODES"), r"'\$NUM_NODES', as in a template"),
+        (
+            re.sub("image: .*", "image: ${REGISTRY}:1", text_of("tf_job")),
+            r"image is '\${REGISTRY}:1', as in a template",
+        ),
+        (text_of("pytorch_job").replace("nvidia.com/gpu: 2", "nvidia.com/gpu: "), "nvidia.com/gpu has no value: write"),
         (text_of("tf_job").replace("cpu: 2", "cpu: two"), "cpu 'two' is not a Kubernetes quantity"),
         (
             text_of("elastic_job").replace("minReplicas: 1", "minReplicas: 5"),
@@ -568,6 +573,13 @@ RENDEZVOUS = (
             ],
             {"scheduler": "scheduler-plugins", "start_seconds": 60},
             {"minAvailable"},
+        ),
+        ("train_job", [], {"scheduler": "scheduler-plugins", "start_seconds": 120}, set()),
+        (
+            "train_job",
+            [("coscheduling: {scheduleTimeoutSeconds: 120}", "volcano: {}")],
+            {"scheduler": "volcano", "start_seconds": None},
+            set(),
         ),
         (
             "pytorch_job",

@@ -141,6 +141,12 @@ def test_a_queue_of_kueue_needs_trainer_for_mpi() -> None:
     assert "spec.runPolicy.suspend" not in unmapped(translation)
 
 
+def test_arguments_that_name_mpirun_are_the_whole_command() -> None:
+    translation = changed("mpi_job", ("            command: [mpirun]\n", ""), ("args: [-np", "args: [mpirun, -np"))
+    assert translation.command == translated(text_of("mpi_job")).command
+    assert not translation.missing
+
+
 @pytest.mark.parametrize(
     ("replacement", "reason"),
     [

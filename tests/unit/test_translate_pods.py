@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.cli.translate import translate_and_show
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
@@ -42,6 +43,67 @@ def placement_of(translation: Translation) -> dict[str, Any]:
 def named(translation: Translation) -> dict[str, str]:
     """The fields without a counterpart, by the end of their path."""
     return {each.path.replace("spec.pytorchReplicaSpecs.", ""): each.instead for each in translation.unmapped}
+
+
+FETCH = {"name": "fetch", "image": "amazon/aws-cli", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+SYNC = "aws s3 sync s3://animals/v1 /data"
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ({"command": [*SYNC.split(), "--no-sign-request"]}, ("anonymous", None)),
+        ({"command": ["sh", "-c"], "args": [f"{SYNC} --only-show-errors"]}, (None, None)),
+        (
+            {"args": ["s3", "sync", "--endpoint-url=https://minio:9000", "s3://animals/v1", "/in"]},
+            (None, "https://minio:9000"),
+        ),
+    ],
+)
+def test_an_init_container_that_copies_the_dataset_becomes_its_uri(
+    program: Manifest, expected: tuple[Any, ...]
+) -> None:
+    main = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    template = pod(main, volumes=[{"name": "data", "emptyDir": {}}], initContainers=[{**FETCH, **program}])
+    translation = pytorch_job(template)
+    found = translation.parameters
+    assert found["dataset_uri"] == "s3://animals/v1"
+    assert (found.get("dataset_access"), found.get("s3_endpoint")) == expected
+    assert not found["placement"].keys() & {"init_containers", "volumes"}
+    assert any("init container fetch" in note for note in translation.notes)
+
+
+def test_an_init_container_that_does_more_than_copy_is_kept() -> None:
+    for words in (f"{SYNC} --exclude *.tmp", f"{SYNC} && tar xf /data/a.tar", "aws s3 ls s3://animals"):
+        template = pod(initContainers=[{**FETCH, "command": ["sh", "-c", words]}])
+        assert placement_of(pytorch_job(template))["init_containers"][0]["name"] == "fetch"
+
+
+def test_a_gang_of_fewer_pods_is_named_without_the_advice_to_set_what_is_set() -> None:
+    template = pod(schedulerName="volcano")
+    translation = pytorch_job(template, runPolicy={"schedulingPolicy": {"minAvailable": 1}})
+    assert placement_of(translation)["scheduler"] == "volcano"
+    assert "set scheduler" not in named(translation)["spec.runPolicy.schedulingPolicy.minAvailable"]
+
+
+def test_a_placeholder_for_an_image_has_to_be_filled_in(tmp_path: Path) -> None:
+    translation = pytorch_job(pod({"image": "your-registry/train:1"}))
+    assert (placement_of(translation)["image"], "image" in translation.missing) == ("your-registry/train:1", True)
+    with pytest.raises(InvalidSetting, match="image 'your-registry/train:1' is a placeholder"):
+        Placement.from_dict(translation.parameters["placement"])
+
+
+def test_objects_that_a_run_does_not_need_are_said_not_to_be_needed() -> None:
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}}
+    job["spec"] = {"pytorchReplicaSpecs": {"Worker": {"template": pod()}}}
+    others = [
+        {"kind": kind, "metadata": {"name": "b"}} for kind in ("Service", "ServiceMonitor", "PersistentVolumeClaim")
+    ]
+    found = named(
+        translate(read_manifests([(f"{number}", json.dumps(each)) for number, each in enumerate([job, *others])]))
+    )
+    assert "deploy/monitoring" in found["Service b"] and "deploy/monitoring" in found["ServiceMonitor b"]
+    assert "staging_size" in found["PersistentVolumeClaim b"]
 
 
 def test_small_requests_and_limits_are_kept() -> None:

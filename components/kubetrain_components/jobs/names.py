@@ -2,6 +2,7 @@
 
 import re
 
+from kubetrain_components.urls import is_placeholder
 from kubetrain_trainer.errors import InvalidSetting
 
 OBJECT_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -21,5 +22,7 @@ def check_object_name(setting: str, name: str) -> None:
 
 
 def check_image(setting: str, name: str) -> None:
+    if is_placeholder(name):
+        raise InvalidSetting(f"{setting} '{name}' is a placeholder: set it to an image of yours")
     if not IMAGE.fullmatch(name):
         raise InvalidSetting(f"{setting} '{name}' is not a valid name of an image: write [HOST/]NAME[:TAG]")

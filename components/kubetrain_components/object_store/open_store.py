@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from kubetrain_components.object_store.store import Access, ObjectStore
-from kubetrain_components.urls import has_host_and_port
+from kubetrain_components.urls import has_host_and_port, is_placeholder
 from kubetrain_trainer.errors import InvalidSetting
 
 # The names that boto3 accepts: old buckets may have capital letters and underscores.
@@ -46,7 +46,7 @@ def _check_bucket(setting: str, rest: str) -> None:
     bucket, prefix = split_bucket(rest)
     if not bucket:
         raise InvalidSetting(f"{setting} has no bucket: write s3://BUCKET/PREFIX")
-    if bucket.startswith("<"):
+    if is_placeholder(bucket):
         raise InvalidSetting(f"{setting} is a placeholder: fill in the name of your bucket and prefix")
     if "@" in rest.partition("/")[0] or (":" in bucket and not ACCESS_POINT.fullmatch(bucket)):
         raise InvalidSetting(

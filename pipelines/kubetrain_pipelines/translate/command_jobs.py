@@ -1,5 +1,6 @@
 """Jobs that run the user's own program, for `kubetrain train`: XGBoostJob, PaddleJob and JAXJob."""
 
+import re
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import MPI, JobKind
@@ -15,6 +16,8 @@ from kubetrain_pipelines.translate.kinds import take_replicas, take_restart_poli
 
 PLACEHOLDER = "COMMAND"
 """What the user has to fill in if the command is not known, or may not be shown."""
+MPIRUN = re.compile(r"(.*/)?mpi(run|exec)")
+"""The program of arguments that need no command: the image's, if it has one, only prepares the pod."""
 ELASTIC = "kubetrain train has min_workers only for pytorch"
 OF_IMAGE = "the command is in the image, but kubetrain train needs all of it: write it before these arguments"
 
@@ -33,7 +36,8 @@ def take_command_job(draft: Draft, job: Fields, kind: JobKind) -> None:
 def take_command(draft: Draft, container: Fields) -> None:
     """Take a command and its folder, or name it if it may not be shown or is not complete."""
     words, folder = command_of(container), take_folder(container)
-    reason = OF_IMAGE if not container.get("command", list) else NOT_SHOWN if has_secret(words) else ""
+    is_whole = container.get("command", list) or MPIRUN.fullmatch((words or [""])[0])
+    reason = OF_IMAGE if not is_whole else NOT_SHOWN if has_secret(words) else ""
     if reason:
         name_command(draft, reason, container)
     container.drop("command", "args")

@@ -13,6 +13,7 @@ from kubetrain_trainer.errors import InvalidSetting
 
 CLEAN_PODS = ("Running", "All", "None")
 GPU_SETTINGS = ("gpus", "gpu_resource", "extra_resources")
+FEWER = "the gang has all pods, or with min_workers so many"
 OPERATORS = (
     "kubeflow.org/training-operator",
     "kubeflow.org/mpi-operator",
@@ -90,7 +91,7 @@ def take_run_policy(draft: Draft, policy: Fields) -> None:
         draft.set("max_restarts", policy.take("backoffLimit", int))
     policy.drop_if("managedBy", *OPERATORS)
     policy.drop_if("suspend", False, draft.settings.get("scheduler") == "kueue")
-    _take_gang(draft, policy.at("schedulingPolicy"))
+    take_gang(draft, policy.at("schedulingPolicy"))
 
 
 def take_queue(draft: Draft, job: Fields) -> None:
@@ -202,7 +203,8 @@ def _take_metrics(draft: Draft, policy: Fields) -> None:
         draft.unmapped.append(Unmapped.of(policy.path_of("metrics"), metrics))
 
 
-def _take_gang(draft: Draft, policy: Fields) -> None:
+def take_gang(draft: Draft, policy: Fields) -> None:
+    """Take the scheduling policy of a gang, or name what no gang of kubetrain's can have."""
     settings = draft.settings
     can_queue = settings.get("scheduler") == "volcano" or not settings.keys() & {"scheduler", "scheduler_name"}
     if can_queue and policy.get("queue", str):
@@ -212,6 +214,8 @@ def _take_gang(draft: Draft, policy: Fields) -> None:
         draft.set("start_seconds", policy.take("scheduleTimeoutSeconds", int))
     if "scheduler" in settings:
         policy.drop_if("minAvailable", settings.get("min_workers") or draft.pods)
+        if fewest := policy.take("minAvailable", int):
+            draft.unmapped.append(Unmapped.of(policy.path_of("minAvailable"), fewest, FEWER))
     if settings.get("scheduler") in ("volcano", "scheduler-plugins"):
         if "priority_class" not in settings:
             draft.set("priority_class", policy.get("priorityClass", str))

@@ -2,6 +2,7 @@
 
 from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.translate.containers import take_container, take_identity
+from kubetrain_pipelines.translate.dataset_sync import take_dataset_sync
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.other_containers import take_other_containers
@@ -56,6 +57,7 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
         draft.set("grace_seconds", pod.take("terminationGracePeriodSeconds", int))
     take_container(draft, main)
     take_identity(draft, main, pod)
+    take_dataset_sync(draft, pod)
     take_volumes(draft, pod, main)
     take_other_containers(draft, pod, main)
 

@@ -12,6 +12,7 @@ from yaml.parser import ParserError
 from yaml.scanner import ScannerError
 
 from kubetrain_components.jobs.job_kinds import TRAINING_API, TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.placement import is_gpu
 from kubetrain_trainer.errors import InvalidSetting
 
 ELASTIC_API = "elastic.pytorch.org/v1alpha1"
@@ -134,7 +135,9 @@ def _flattened(document: Any, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave out nulls, which Kubernetes takes for missing fields."""
+    """Leave out nulls, which Kubernetes takes for missing fields, except for GPUs that a job is meant to have."""
     if isinstance(value, dict):
+        for name in (name for name, each in value.items() if each is None and is_gpu(str(name))):
+            raise InvalidSetting(f"{name} has no value: write how many GPUs a pod has")
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value

@@ -55,13 +55,13 @@ def torchrun_in(command: Sequence[str], *, is_used: bool = False) -> Torchrun:
 
 def script_in(command: Sequence[str]) -> list[str]:
     """Return the Python script that a command runs in each process, with its arguments; empty if it runs another."""
-    words = _without_shell(command)
+    words = without_shell(command)
     start = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
     needs_shell = words != command and any("$" in word for word in words[start:])
     return [] if needs_shell or not BEFORE_SCRIPT.fullmatch(" ".join(words[:start])) else [*words[start:]]
 
 
-def _without_shell(command: Sequence[str]) -> Sequence[str]:
+def without_shell(command: Sequence[str]) -> Sequence[str]:
     """Return the words of a shell's command, if that is one simple command."""
     *shell, text = command or [""]
     text = text.replace("\\\n", " ").strip()

@@ -6,12 +6,15 @@ from kubetrain_pipelines.translate.containers import take_container
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.entry import take_entry
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.kinds import take_elastic, take_processes, take_run_policy
+from kubetrain_pipelines.translate.kinds import take_elastic, take_gang, take_processes, take_run_policy
 from kubetrain_pipelines.translate.pods import main_container, take_pod
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
 
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
+GANGS = {"volcano": "volcano", "coscheduling": "scheduler-plugins"}
+"""Schedulers by what a runtime calls them."""
+NEEDS_OPERATOR = "scheduler {scheduler} needs launcher training-operator: with Trainer alone, set scheduler to kueue"
 FRAMEWORKS = {"torch": "pytorch", "pytorch": "pytorch", "tensorflow": "tensorflow"}
 
 
@@ -29,8 +32,10 @@ def take_train_job(draft: Draft, job: Fields, runtime: Fields) -> None:
     workers = [owner.take("numNodes", int) for owner in (trainer, policy)]
     draft.set("workers", next((number for number in workers if number is not None), 1))
     command = command_of(main, trainer)
+    gang = runtime.at("spec.podGroupPolicy")
     for layer, container in [(template, main), *_patches(job, nodes, main)]:
-        take_pod(draft, layer, container)
+        take_pod(draft, layer, container, has_gang=bool(gang.content))
+    _take_gang(draft, gang)
     take_container(draft, trainer, "resourcesPerNode")
     torchrun = torchrun_in(command, is_used=has_policy and not command)  # an image without a command
     take_elastic(draft, policy.at("torch.elasticPolicy"), torchrun, "Nodes")
@@ -115,6 +120,16 @@ def _patched_container(layer: Fields, main: Fields) -> Fields:
     return next(
         (each for each in layer.at("spec").items("containers") if each.content.get("name") in names), Fields({})
     )
+
+
+def _take_gang(draft: Draft, policy: Fields) -> None:
+    """Take the scheduler that a runtime names, perhaps without any setting."""
+    for name, scheduler in GANGS.items():
+        if name in policy.content and "scheduler" not in draft.settings:
+            draft.set("scheduler", scheduler)
+        if draft.settings.get("scheduler") == scheduler:
+            draft.note(NEEDS_OPERATOR.format(scheduler=scheduler))
+            take_gang(draft, policy.at(name))
 
 
 def _take_restarts(draft: Draft, runtime: Fields, template: Fields) -> None:

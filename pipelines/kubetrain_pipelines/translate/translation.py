@@ -10,6 +10,7 @@ from typing import Any
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import APPLIED
+from kubetrain_components.urls import is_placeholder
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, placement_in, take_command_job, train_options
@@ -20,10 +21,12 @@ from kubetrain_pipelines.translate.kinds import take_elastic_job, take_pytorch_j
 from kubetrain_pipelines.translate.mpi_job import take_mpi_job
 from kubetrain_pipelines.translate.read_manifests import Manifests, described, name_of
 from kubetrain_pipelines.translate.train_job import framework_of, take_train_job
+from kubetrain_trainer.errors import InvalidSetting
 
 PLACEHOLDERS = {"dataset_uri": "s3://<BUCKET>/<DATASET>", "model_uri": "s3://<BUCKET>/<MODELS>"}
 """Values of required parameters that a manifest does not have. No bucket has such a name, so every run refuses them."""
 EXAMPLES = {"dataset_uri": "s3://bucket/dataset", "model_uri": "s3://bucket/models"}
+EXAMPLE_IMAGE = "image"
 SET_BY_SERVER = (
     "metadata.uid",
     "metadata.resourceVersion",
@@ -33,8 +36,18 @@ SET_BY_SERVER = (
     "metadata.selfLink",
     "status",
 )
+TEMPLATE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*)")
+OF_PROGRAM = re.compile(r"\.(command|args|env)\b|^metadata\.annotations")
 ROLES = "master|worker|chief|launcher|node|ps|evaluator"
 OTHER_PODS = "pods of a run have other names: read MASTER_ADDR or TF_CONFIG instead, and let nothing wait for a pod"
+APPLY = "apply it yourself if pods use it"
+MONITORED = "not needed: pods find each other without it, and deploy/monitoring reads the metrics of all runs"
+BESIDE = {
+    **dict.fromkeys(("Service", "ServiceMonitor", "PodMonitor"), MONITORED),
+    "PersistentVolumeClaim": "apply it yourself if volumes names it: a run creates its own PVCs, with storage_class, "
+    "staging_size and output_size",
+}
+"""What becomes of objects beside a job, by kind."""
 NO_ETCD = "not needed: workers find each other without etcd"
 
 
@@ -54,10 +67,12 @@ class Translation:
     @property
     def missing(self) -> list[str]:
         """The parameters, the entry and the command that the user has to fill in."""
-        parameters = [name for name, value in PLACEHOLDERS.items() if self.parameters.get(name) == value]
+        places = {name: self.parameters.get(name, "").removeprefix("s3://").split("/")[0] for name in PLACEHOLDERS}
+        places["image"] = self.parameters.get("placement", {}).get("image", "")
+        unknown = [name for name, value in places.items() if is_placeholder(value)]
         is_unknown = self.parameters.get("train_config", {}).get("entry") == UNKNOWN
         commands = [word for word in self.command if word == PLACEHOLDER]
-        return [*parameters, *(["entry"] if is_unknown else []), *commands]
+        return [*unknown, *(["entry"] if is_unknown else []), *commands]
 
 
 def translate(manifests: Manifests) -> Translation:
@@ -67,6 +82,7 @@ def translate(manifests: Manifests) -> Translation:
     """
     draft, job = Draft(name_of(manifests.job)), Fields(deepcopy(manifests.job))
     _drop_state(job)
+    _check_filled_in(job)
     take_queue(draft, job)
     runtime, framework = Fields({}), "pytorch"
     match manifests.job["kind"]:
@@ -84,7 +100,12 @@ def translate(manifests: Manifests) -> Translation:
         case _:
             runtime, framework = _take_runtime(draft, job, manifests)
             take_train_job(draft, job, runtime)
+    image = draft.settings.get("image", "")
+    if is_placeholder(image):
+        draft.settings["image"] = EXAMPLE_IMAGE
     outcome = _as_training(draft, job) if draft.framework else _as_run(draft, f"train-{framework}")
+    if is_placeholder(image):
+        outcome["parameters"]["placement"]["image"] = image
     left = [Unmapped.of(path, value) for each in (job, runtime) for path, value in each.leaves().items()]
     return Translation(
         source=described(manifests.job),
@@ -98,6 +119,13 @@ def _drop_state(manifest: Fields) -> None:
     """Drop the kind, and what the API server has added."""
     manifest.drop("apiVersion", "kind", *SET_BY_SERVER)
     manifest.at("metadata.annotations").content.pop(APPLIED, None)
+
+
+def _check_filled_in(job: Fields) -> None:
+    """Refuse templates, whose variables Kubernetes would not know either. Programs may have variables of a shell."""
+    for path, value in job.leaves().items():
+        if isinstance(value, str) and TEMPLATE.search(value) and not OF_PROGRAM.search(path):
+            raise InvalidSetting(f"{path} is '{value}', as in a template: fill it in, such as with `envsubst`")
 
 
 def _take_runtime(draft: Draft, job: Fields, manifests: Manifests) -> tuple[Fields, str]:
@@ -161,5 +189,4 @@ def _beside(manifests: Manifests, runtime: str) -> Iterator[Unmapped]:
     for each in manifests.others:
         if f"{each['kind']}/{name_of(each)}" != runtime:
             is_etcd = endpoint and "etcd" in name_of(each)
-            instead = NO_ETCD if is_etcd else "apply it yourself if pods use it"
-            yield Unmapped(described(each), "", instead)
+            yield Unmapped(described(each), "", NO_ETCD if is_etcd else BESIDE.get(each["kind"], APPLY))
