@@ -48,6 +48,7 @@ def test_a_process_that_hangs_while_it_builds_the_model_is_named(framework: str,
     assert re.search("look for (the one that failed|one that failed|another process that hangs)", reported(tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_lost_while_they_meet_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "message-0").touch()
     (port,) = free_ports(1)
@@ -60,6 +61,7 @@ def test_a_process_that_is_lost_while_they_meet_is_noticed(tmp_path: Path) -> No
     assert "at the start: look for one that failed at the same time" in reported(tmp_path), printed
 
 
+@pytest.mark.thorough
 def test_a_process_that_holds_the_gil_while_it_builds_the_model_is_named(tmp_path: Path) -> None:
     prepare(tmp_path, HOLDS_GIL)
     train = ("-m", "kubetrain_trainer.pytorch_ddp.train", *TRAIN, "--model", "own:build", "--nccl-timeout-seconds", 3)
