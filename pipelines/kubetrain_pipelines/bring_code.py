@@ -1,6 +1,5 @@
 """`--code DIR`: bring a folder of your code to the processes of a run, in S3 or on this machine."""
 
-import os
 import posixpath
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,9 +116,8 @@ def unpack_here(code: PackedCode | None, folder: Path) -> dict[str, str]:
     if unpacked.exists():
         shutil.rmtree(unpacked)  # a script of an earlier run may have changed it
     unpack_code(code.content, code.digest, unpacked)
-    paths = [str(unpacked), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     commit = {COMMIT_VARIABLE: code.commit} if code.commit else {}
-    return {VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths), **commit}
+    return {VARIABLE: str(unpacked), **commit}
 
 
 @contextmanager

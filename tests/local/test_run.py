@@ -21,6 +21,7 @@ STAGES = [
 ]
 SHORT = ("--set", "max_steps=5", "--set", "workers=1")
 CANARY = f"canary-{os.urandom(8).hex()}"
+LIBRARIES = "random queue types secrets tokenize typing numpy torch tensorflow moto kfp".split()
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +31,26 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first(workspace: Path) -> tuple[Finished, dict]:
-    finished = kubetrain("run", "--workspace", workspace, MY_SECRET=CANARY)
+def current_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with files that are named like libraries, and record that they were run."""
+    folder = tmp_path_factory.mktemp("shared")
+    for name in LIBRARIES:
+        (folder / f"{name}.py").write_text("open(__file__ + '.was-run', 'w')\nfrom os import *\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first(workspace: Path, current_folder: Path) -> tuple[Finished, dict]:
+    finished = kubetrain("run", "--workspace", workspace, cwd=current_folder, MY_SECRET=CANARY)
     return finished, run_json(workspace)
 
 
 @pytest.fixture(scope="module")
-def second(workspace: Path, first: object) -> tuple[Finished, dict]:
+def second(workspace: Path, current_folder: Path, first: object) -> tuple[Finished, dict]:
     settings = ("--set", "epochs=8", "--set", "launcher=trainer")
-    finished = kubetrain("run", "--pipeline", "train-tensorflow", "--workspace", workspace, *settings)
+    finished = kubetrain(
+        "run", "--pipeline", "train-tensorflow", "--workspace", workspace, *settings, cwd=current_folder
+    )
     return finished, run_json(workspace)
 
 
@@ -63,6 +75,9 @@ class TestBothFrameworks:
         ]
         assert all(stage["seconds"] > 0 for stage in record["stages"] if stage["name"] != "collect_checkpoint")
         assert sum(stage["seconds"] for stage in record["stages"]) <= record["seconds"]
+
+    def test_no_file_of_the_current_folder_is_run(self, run: tuple[Finished, dict], current_folder: Path) -> None:
+        assert sorted(path.name for path in current_folder.iterdir()) == sorted(f"{name}.py" for name in LIBRARIES)
 
     def test_the_model_is_at_the_reported_path(self, run: tuple[Finished, dict]) -> None:
         finished, record = run

@@ -258,7 +258,8 @@ def test_pods_that_run_your_code_fetch_it_read_only() -> None:
             assert fetcher["command"][-4:] == ["--digest", DIGEST, "--to", "/code"]
             assert fetcher["securityContext"]["allowPrivilegeEscalation"] is False
             assert {"name": "kubetrain-code", "mountPath": "/code", "readOnly": True} in main["volumeMounts"]
-            assert {"name": "PYTHONPATH", "value": "/code"} in main["env"]
+            assert {"name": "KUBETRAIN_CODE", "value": "/code"} in main["env"]
+            assert {"name": "PYTHONSAFEPATH", "value": "1"} in main["env"]
             assert {"secretRef": {"name": "kubetrain-s3", "optional": True}} in fetcher["envFrom"]
             assert {"name": "AWS_CA_BUNDLE", "value": "/ca/ca.crt"} in fetcher["env"]
             assert {"name": "ca", "mountPath": "/ca"} in fetcher["volumeMounts"]

@@ -1,14 +1,21 @@
-"""The folder of your own code that was brought to this process."""
+"""The folders from which a process of ours imports your own code."""
 
 import os
 import sys
+from pathlib import Path
 
 VARIABLE = "KUBETRAIN_CODE"
 """The environment variable with the folder; not set if the code is in the image."""
+SAFE_PATH = "PYTHONSAFEPATH"
+"""The environment variable with which our programs start: a random.py in the working directory replaces no library."""
 
 
 def enter_code_folder() -> None:
-    """Make it the working directory, and import from it first: `python -m` has put the former one first."""
+    """Make a brought folder the working directory, and import from it first. Import from any other one last."""
+    os.environ.pop(SAFE_PATH, None)  # your own programs import what is beside them
     if folder := os.environ.get(VARIABLE):
         os.chdir(folder)
-        sys.path[0] = folder
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    else:
+        sys.path.append(str(Path.cwd()))

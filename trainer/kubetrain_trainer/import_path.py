@@ -9,14 +9,14 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 
 def load_function(path: str) -> Any:
-    """Import the function. As with `python -m`, its module may be in the working directory.
+    """Import the function. Its module may be in the working directory, whose files replace no library.
 
     Raises:
         InvalidSetting: if the module or the function does not exist.
     """
     module_name, _, function = path.partition(":")
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

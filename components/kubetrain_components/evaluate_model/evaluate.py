@@ -11,7 +11,7 @@ from typing import Any
 from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica
+from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
@@ -93,7 +93,7 @@ def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
                 role="Evaluation",
                 count=1,
                 command=(*command, *paths, *latest, *dataset_flags(request.dataset_digest, request.dataset_files)),
-                env={**UNBUFFERED, **cache_variables(request.shard_cache)},
+                env={**OWN_PROGRAM, **cache_variables(request.shard_cache)},
             ),
         ),
         backoff_limit=2,

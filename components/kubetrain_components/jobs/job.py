@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, MPI, JobKind
 from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_trainer.code_folder import SAFE_PATH
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import DEFAULTS_VERSION, changed_fields
 
@@ -19,6 +20,8 @@ MLFLOW_RUN = "MLFLOW_RUN_ID"
 NOT_HASHED = ("identity", "metrics_port", "avoided_nodes", "seconds_running")
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """Environment of every Python program in a pod, whose log is followed while it runs."""
+OWN_PROGRAM = {**UNBUFFERED, SAFE_PATH: "1"}
+"""Environment of kubetrain's own programs in a pod."""
 
 
 class RestartPolicy(StrEnum):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, Replica, restart_policy_of
+from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Elastic, Job, Replica, restart_policy_of
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.container_ports import host_port
@@ -20,9 +20,9 @@ from kubetrain_trainer.frameworks import package_of
 
 STAGE = TRAIN.name
 ENVIRONMENTS = {
-    "pytorch": UNBUFFERED,
+    "pytorch": OWN_PROGRAM,
     # Without this variable, the first process on a GPU takes all of its memory.
-    "tensorflow": {**UNBUFFERED, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+    "tensorflow": {**OWN_PROGRAM, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
 }
 METRICS_PORT_OFFSET = 10_000
 RENDEZVOUS = {

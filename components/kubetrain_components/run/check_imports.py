@@ -9,7 +9,7 @@ from typing import Any
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, Job, Replica
+from kubetrain_components.jobs.job import OWN_PROGRAM, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
@@ -69,7 +69,7 @@ def import_job(identity: JobIdentity, config: TrainConfig, training: Placement) 
     return Job(
         identity=identity,
         kind=JobKind.BATCH_JOB,
-        replicas=(Replica(role="Import", count=1, command=command, env=UNBUFFERED),),
+        replicas=(Replica(role="Import", count=1, command=command, env=OWN_PROGRAM),),
         backoff_limit=3,
         placement=_placement(training),
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import Job, Replica
+from kubetrain_components.jobs.job import OWN_PROGRAM, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
@@ -32,7 +32,7 @@ def transfer_container(
 
 
 def _container(parameters: RunParameters, command: tuple[str, ...]) -> Manifest:
-    replica = Replica(role="Fetch", count=1, command=command)
+    replica = Replica(role="Fetch", count=1, command=command, env=OWN_PROGRAM)
     identity = JobIdentity(pipeline=parameters.pipeline, stage="fetch", run_id=parameters.run_id)
     placement = transfer_placement(parameters)
     job = Job(identity=identity, kind=JobKind.BATCH_JOB, replicas=(replica,), placement=placement)

@@ -16,7 +16,7 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.expose_dataset.waiting import Say
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica
+from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.run.parameters import RunParameters
@@ -113,7 +113,7 @@ def prune_job(transfer: Job, storage: Storage, current: str, in_use: list[str]) 
     return replace(
         transfer,
         identity=replace(transfer.identity, stage=PRUNE_STAGE),
-        replicas=(Replica(role="Prune", count=1, command=tuple(command), env=UNBUFFERED),),
+        replicas=(Replica(role="Prune", count=1, command=tuple(command), env=OWN_PROGRAM),),
         placement=placement,
         mounts=transfer.mounts[:1],
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica
+from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
@@ -46,7 +46,7 @@ def transfer_job(parameters: RunParameters, staging: Path, output: Path, mounts:
     return Job(
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
         kind=JobKind.BATCH_JOB,
-        replicas=(Replica(role="Transfer", count=1, command=tuple(command), env=UNBUFFERED),),
+        replicas=(Replica(role="Transfer", count=1, command=tuple(command), env=OWN_PROGRAM),),
         backoff_limit=3,
         placement=transfer_placement(parameters),
         mounts=mounts,

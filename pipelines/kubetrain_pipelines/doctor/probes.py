@@ -21,7 +21,7 @@ from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClai
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -182,7 +182,9 @@ def _job(
     return Job(
         identity=JobIdentity(pipeline="doctor", stage=stage, run_id=token),
         kind=JobKind.BATCH_JOB,
-        replicas=(Replica(role="Probe", count=1, command=command, env=UNBUFFERED, restart_policy=RestartPolicy.NEVER),),
+        replicas=(
+            Replica(role="Probe", count=1, command=command, env=OWN_PROGRAM, restart_policy=RestartPolicy.NEVER),
+        ),
         placement=small,
         mounts=mounts,
     )

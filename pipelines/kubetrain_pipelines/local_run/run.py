@@ -22,6 +22,7 @@ from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_sta
 from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_uris
 from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
+from kubetrain_trainer.code_folder import SAFE_PATH
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.remarks import remarks_on_entry
@@ -63,7 +64,7 @@ def run_local(
         write_start(record)
         try:
             with interrupted_by_sigterm(), process_guard() as mark:
-                _run_stages(record, {**os.environ, **variables, **mark}, view)
+                _run_stages(record, {**os.environ, **variables, **mark, SAFE_PATH: "1"}, view)
         except KeyboardInterrupt:
             record.status = "stopped"
             raise

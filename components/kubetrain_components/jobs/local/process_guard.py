@@ -24,7 +24,7 @@ def process_guard(grace_seconds: float = 2.0) -> Iterator[dict[str, str]]:
     """Yield the environment that marks the processes to guard, and end them all on exit."""
     mark = f"KUBETRAIN_GUARD_{uuid.uuid4().hex}"
     guard = subprocess.Popen(
-        [sys.executable, "-m", __spec__.name, mark, str(grace_seconds)],
+        [sys.executable, "-P", "-m", __spec__.name, mark, str(grace_seconds)],
         stdin=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C in the terminal must not end the guard before its processes
     )

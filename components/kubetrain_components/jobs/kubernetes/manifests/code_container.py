@@ -1,8 +1,10 @@
 """The parts of a pod that bring your own code to its main container."""
 
+from collections.abc import Mapping
+
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
-from kubetrain_trainer.code_folder import VARIABLE
+from kubetrain_trainer.code_folder import SAFE_PATH, VARIABLE
 
 CODE_MOUNT = {"name": "kubetrain-code", "mountPath": "/code"}
 CODE_BYTES = "200Mi"
@@ -26,10 +28,10 @@ def code_mounts(placement: Placement) -> list[Manifest]:
     return [{**CODE_MOUNT, "readOnly": True}] if placement.code_container else []
 
 
-def code_environment(placement: Placement) -> list[Manifest]:
-    """Return the variables, for programs that a command of your own starts: kubetrain's own enter the folder."""
+def code_environment(placement: Placement, env: Mapping[str, str]) -> list[Manifest]:
+    """Return the variables. A command of your own imports from the folder first; kubetrain's programs enter it."""
     if not placement.code_container:
         return []
     folder = CODE_MOUNT["mountPath"]
-    path = [] if "PYTHONPATH" in placement.env else [{"name": "PYTHONPATH", "value": folder}]
+    path = [] if "PYTHONPATH" in placement.env or SAFE_PATH in env else [{"name": "PYTHONPATH", "value": folder}]
     return [*path, {"name": VARIABLE, "value": folder}]

@@ -95,7 +95,7 @@ def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> M
             "imagePullPolicy": placement.image_pull_policy,
             "command": _command(job, replica),
             "ports": container_ports(job, replica),
-            "env": [*container_environment(job, replica), *code_environment(placement), *environment],
+            "env": [*container_environment(job, replica), *code_environment(placement, replica.env), *environment],
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
             "volumeMounts": [
