@@ -28,7 +28,7 @@ REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 PAIR := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-slow benchmark gpu-check compile check-compiled images test-cluster docs lock clean
+.PHONY: help setup run check format test test-slow benchmark gpu-check compile check-compiled images test-cluster docs lock audit clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -111,6 +111,11 @@ lock: setup ## resolve all dependencies again into constraints.txt
 		print(*sorted(p["name"].lower() + "==" + p["version"] for p in packages if p["name"] != "kubetrain"), sep="\n")' \
 		> constraints.new
 	mv constraints.new constraints.txt
+
+audit: ## fail if constraints.txt pins a version with a known vulnerability, or if the data of pypi.org cannot be read
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(VENV)-audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement constraints.txt
 
 clean: ## remove the files that runs and tests leave behind
 	rm -rf '$(WORKSPACE)' .mypy_cache .pytest_cache .ruff_cache
