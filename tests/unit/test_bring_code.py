@@ -5,11 +5,13 @@ import io
 import os
 import subprocess
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubetrain_components.bring_code import fetch
 from kubetrain_components.bring_code.fetch import fetch_code, unpack_code
 from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of, files_of, pack_code, upload_code
 from kubetrain_components.object_store.directory_store import DirectoryStore
@@ -324,3 +326,17 @@ def test_a_mount_of_your_own_cannot_be_where_the_code_is() -> None:
     }
     with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /code"):
         planned(train_config={"code": DIGEST}, placement=placement)
+
+
+def test_an_archive_of_any_length_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MAX_ARCHIVE_BYTES", 1 << 20)
+    archive = tmp_path / archive_key("0" * 16)
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    os.truncate(archive, 64 << 20)
+    tracemalloc.start()
+    with pytest.raises(KubetrainError, match="cannot be unpacked"):
+        fetch_code(DirectoryStore(tmp_path), "0" * 16, tmp_path / "code")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 << 20

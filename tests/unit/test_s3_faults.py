@@ -1,6 +1,7 @@
 """Syncs from an S3 server with faults, none of which may damage a version."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -681,6 +682,52 @@ class TestServer:
         with pytest.raises(AccessRefused, match=code):
             transfer_dataset(store, tmp_path)
         assert len(s3.requests) < 1 + 2 * 64
+
+    def test_credentials_that_expire_early_are_obtained_again(
+        self, s3: FaultyS3, url: str, s3_credentials: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def expired(handler: Handler, _: object) -> bool:
+            is_old = "Credential=kubetrain/" in handler.headers["Authorization"]
+            if is_old:
+                handler.error(400, "ExpiredToken")
+            return is_old
+
+        contents = put(s3)
+        store = open_store("s3://bucket/data", url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+        s3.fail("list", expired)
+        s3.fail("*", expired, times=99)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    def test_an_object_that_another_server_has_is_read_there(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        other = FaultyS3()
+        contents = put(s3)
+        other.objects = dict(s3.objects)
+        with other.serving() as elsewhere:
+
+            def sent_on(handler: Handler, _: object) -> bool:
+                handler.answer(307, b"", {"Location": elsewhere + handler.path})
+                return True
+
+            s3.fail("data/folder/2", sent_on)
+            assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+        assert other.gets("data/folder/2")
+
+    def test_an_endless_error_is_not_read_to_its_end(self, s3: FaultyS3, store: ObjectStore) -> None:
+        def endless(handler: Handler, _: object) -> bool:
+            handler.send_response(403)
+            handler.end_headers()
+            with contextlib.suppress(OSError):
+                while not handler.store.is_over.is_set():
+                    handler.wfile.write(bytes(1 << 16))
+            return True
+
+        s3.put("data/key", b"x")
+        s3.fail("data/key", endless)
+        with pytest.raises(StoreError, match="403"):
+            store.read("key").read()
 
     def test_an_object_without_permission_is_named_and_does_not_stop_the_others(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path

@@ -56,6 +56,14 @@ def test_the_version_lists_the_shards_and_has_the_rest(packed: Path) -> None:
     assert all(shard.size == (packed / key).stat().st_size for key, shard in stored.items())
 
 
+@pytest.mark.parametrize("lost", ["files", "sha256"])
+def test_a_manifest_that_lacks_something_is_not_one_of_a_pack(packed: Path, lost: str) -> None:
+    manifest = packed / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(f'"{lost}"', '"lost"'))
+    with pytest.raises(KubetrainError, match=r"has no manifest.json of `kubetrain pack`"):
+        synced(packed)
+
+
 def test_it_is_another_version_than_one_with_the_shards_and_than_one_with_others(packed: Path) -> None:
     whole = transfer_dataset(DirectoryStore(packed), packed.parent / "staging")
     first = synced(packed)

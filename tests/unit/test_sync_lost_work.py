@@ -166,6 +166,36 @@ class TestLostFiles:
         assert not preview_sync(DirectoryStore(source), staging).exists
 
 
+class TestVolumes:
+    @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+    def test_one_without_locks_is_used_with_a_warning(
+        self,
+        tmp_path: Path,
+        staging: Path,
+        number: int,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(locks.fcntl, "flock", refuse)
+        assert sync(make_source(tmp_path / "source"), staging).downloaded == 4
+        assert caplog.text.count("has no file locks") == 1
+
+    def test_pods_of_other_users_can_read_a_version_whatever_the_umask(self, tmp_path: Path, staging: Path) -> None:
+        (source := tmp_path / "source").mkdir()
+        make_source(source / "folder")
+        before = os.umask(0o077)
+        try:
+            version = staging / "versions" / sync(source, staging).digest
+            assert os.umask(0o077) == 0o077
+        finally:
+            os.umask(before)
+        for path in (staging, version, *version.rglob("*")):
+            assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o444)
+
+
 class TestNesting:
     @pytest.mark.parametrize("below", ["", "versions-here", "a/b"])
     def test_versions_inside_the_dataset_are_refused(self, tmp_path: Path, below: str) -> None:

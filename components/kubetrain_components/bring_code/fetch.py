@@ -35,7 +35,7 @@ def fetch_code(store: ObjectStore, digest: str, folder: Path) -> None:
     Raises:
         KubetrainError: if the archive has other content than its name says, or cannot be unpacked within the folder.
     """
-    unpack_code(store.read(archive_key(digest)).read(), digest, folder)
+    unpack_code(store.read(archive_key(digest)).read(MAX_ARCHIVE_BYTES), digest, folder)
 
 
 def unpack_code(content: bytes, digest: str, folder: Path) -> None:

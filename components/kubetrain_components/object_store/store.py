@@ -66,8 +66,15 @@ class ObjectContent:
     is_etag: bool = False
     """True if the checksum is the ETag: it looks like an MD5, but some servers make up such ETags."""
 
-    def read(self) -> bytes:
-        return b"".join(map(bytes, self.chunks))
+    def read(self, limit: int | None = None) -> bytes:
+        """Return all bytes, or the first ones: more than the limit are not held in memory."""
+        parts, count = [], 0
+        for chunk in self.chunks:
+            parts.append(bytes(chunk))
+            count += len(chunk)
+            if limit is not None and count > limit:
+                break
+        return b"".join(parts)[:limit]
 
 
 class ObjectStore(Protocol):

@@ -4,6 +4,7 @@
 .locks/<digest>  exclusive while a version is made, checked for reuse or deleted
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -16,6 +17,8 @@ from typing import BinaryIO
 from kubetrain_trainer.errors import KubetrainError
 
 log = logging.getLogger(__name__)
+
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 
 
 class InUse(KubetrainError):
@@ -70,6 +73,15 @@ def _lock(file: BinaryIO, kind: int, what: str, *, wait: bool) -> float:
             raise InUse(f"another sync is using {what}: try again when it is done") from error
         log.warning("waiting for another sync of %s", what)
         fcntl.flock(file, kind)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        if kind == fcntl.LOCK_SH:  # every program takes this lock first
+            log.warning(
+                "the volume of %s has no file locks (%s): going on without them, so start one sync at a time",
+                what,
+                error,
+            )
     return time.monotonic() - started
 
 

@@ -16,6 +16,7 @@ from kubetrain_trainer.stored_shards import NAME, to_json
 from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
 SHARD = ".tar"
+SHARD_FIELDS = ("name", "size", "sha256")
 SHARDS_IN_CACHE = 16
 """Number of shards of the largest size that fit the cache at least: a quarter of them in the smaller part of it."""
 
@@ -72,10 +73,10 @@ def described_shards(store: ObjectStore, manifest: StoredObject | None) -> Seque
     """
     if manifest:
         content = with_retries(lambda: store.read(MANIFEST, manifest.etag).read())
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             described = json.loads(content)
-            if isinstance(described, dict) and described.get("schema") == SCHEMA:
-                return [each for each in described["files"] if "split" in each]
+            if described["schema"] == SCHEMA:
+                return [{name: each[name] for name in SHARD_FIELDS} for each in described["files"] if "split" in each]
     raise KubetrainError(
         f"{store.uri} has no {MANIFEST} of `kubetrain pack`, which data_access=cache needs: pack the dataset"
     )

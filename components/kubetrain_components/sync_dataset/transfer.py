@@ -6,6 +6,7 @@ python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging
 
 import argparse
 import gc
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def transfer_dataset(
             incomplete version is published.
     """
     _check_outside(store, staging)
-    with _translated_disk_errors(staging), volume_shared(staging):
+    with _translated_disk_errors(staging), _readable_by_all(), volume_shared(staging):
         for _ in range(MAX_LISTINGS):
             try:
                 return _make_version(store, staging, concurrency, on_progress)
@@ -89,6 +90,17 @@ def _make_version(store: ObjectStore, staging: Path, concurrency: int | None, on
     report.versions, report.leftovers = len(published_versions(staging)), len(leftovers(staging))
     report.set_seconds(time.monotonic() - started - waited)
     return report
+
+
+@contextmanager
+def _readable_by_all() -> Iterator[None]:
+    """Let pods of any user read the folders, as they may read the files, whatever the umask."""
+    before = os.umask(0)
+    os.umask(before & 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextmanager

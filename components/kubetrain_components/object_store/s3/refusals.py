@@ -40,6 +40,7 @@ class RequestRefused(Exception):
     retry_after: float = 0.0
     region: str = field(default="", kw_only=True)
     server_time: str = field(default="", kw_only=True)
+    location: str = field(default="", kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.status} {self.code} {self.message}".strip()
@@ -54,6 +55,7 @@ def refusal_of(status: int, headers: Headers, body: bytes) -> RequestRefused:
         seconds_to_wait(headers.get("retry-after"), headers.get("date")),
         region=headers.get("x-amz-bucket-region") or parts.get("Region", ""),
         server_time=parts.get("ServerTime", ""),
+        location=headers.get("location"),
     )
 
 

@@ -5,9 +5,12 @@ requests are our own, because botocore's overhead per request is longer than a s
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
+from threading import Lock
 from types import MappingProxyType
 from typing import Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -29,6 +32,7 @@ REGION_VARIABLES = ("AWS_DEFAULT_REGION", "AWS_REGION")
 """botocore's own, and that of every other AWS tool."""
 REDIRECTED = (301, 302, 307, 400)
 MAX_REDIRECTS = 3
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -40,6 +44,15 @@ class Location:
     path: str
     """Percent-encoded path before the keys: empty, or the name of the bucket."""
     signer: Signer
+    ca_bundle: str | None = None
+
+    def at(self, url: str, key: str) -> Self | None:
+        """Return the location of a bucket whose object has this URL; None if it is none, or lacks the encryption."""
+        parts, name = urlsplit(url), f"/{quote(key, safe='/')}"
+        is_usable = parts.scheme in (self.origin.scheme, "https") and parts.hostname and parts.path.endswith(name)
+        if not is_usable:
+            return None
+        return replace(self, origin=Origin.of_url(url, self.ca_bundle), path=parts.path.removesuffix(name))
 
     @classmethod
     def of_bucket(cls, session: Session, bucket: str, endpoint_url: str, region: str) -> Self:
@@ -53,7 +66,7 @@ class Location:
         url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
         verify = session.get_config_variable("ca_bundle")
         path = urlsplit(url).path.removesuffix("/key")
-        return cls(Origin.of_url(url, verify), path, Signer(client.meta.region_name))
+        return cls(Origin.of_url(url, verify), path, Signer(client.meta.region_name), verify)
 
 
 class S3Requests:
@@ -63,6 +76,7 @@ class S3Requests:
         self._endpoint_url = endpoint_url
         self._default_headers = {"x-amz-request-payer": "requester"} if access == Access.REQUESTER_PAYS else {}
         self._idle: list[HttpConnection] = []
+        self._renewing = Lock()
         self._locate(region_of(self._session))
         self._credentials = None if access == Access.ANONYMOUS else self._session.get_credentials()
         if self._credentials is None and access != Access.ANONYMOUS:
@@ -82,19 +96,22 @@ class S3Requests:
             RequestRefused: if the response is an error.
             ConnectionFailed: if no response arrives.
         """
+        location = self._location
         for _ in range(MAX_REDIRECTS):
-            location = self._location
+            credentials = self._credentials
             response = self._send_to(location, method, key, query, headers)
             if response.status in (200, 206):
                 return response
             refused = self._read_error(response)
-            region = self._region_after(refused)
-            if region in ("", location.signer.region):
+            if refused.code in EXPIRED and credentials is not None:
+                self._renew(credentials)
+            elif (following := self._location_after(refused, location, key)) is not None:
+                location = following
+            else:
                 break
-            self._locate(region)
         raise refused
 
-    def body_of(self, response: HttpResponse) -> Iterator[memoryview]:
+    def body_of(self, response: HttpResponse) -> Generator[memoryview, None, None]:
         """Yield the chunks of the body, each in the same buffer; then keep the connection for the next request."""
         connection = response.connection
         is_read = False
@@ -127,16 +144,32 @@ class S3Requests:
             return HttpConnection(origin)
         return kept if kept.origin is origin else HttpConnection(origin)
 
-    def _region_after(self, refused: RequestRefused) -> str:
-        """Return the bucket's region if the server says that it is another one; empty if it does not."""
+    def _renew(self, expired: Credentials) -> None:
+        """Obtain credentials again, although botocore takes those for fresh: their lifetime was cut short."""
+        with self._renewing:
+            if self._credentials is expired:
+                self._credentials = Session().get_credentials()
+
+    def _location_after(self, refused: RequestRefused, location: Location, key: str) -> Location | None:
+        """Return where else to send a request, if the server says so."""
         if refused.status not in REDIRECTED:
-            return ""
-        if refused.region or refused.status == 400:
+            return None
+        region = self._region_after(refused)
+        if region and region != location.signer.region:
+            self._locate(region)
+            return self._location
+        return None if region else location.at(refused.location, key)
+
+    def _region_after(self, refused: RequestRefused) -> str:
+        """Return the bucket's region if the server names one."""
+        if refused.region or refused.status == 400 or refused.location:
             return refused.region
         return self._read_error(self._send_to(self._location, "HEAD", "", EMPTY, EMPTY)).region
 
     def _read_error(self, response: HttpResponse) -> RequestRefused:
-        body = b"".join(map(bytes, self.body_of(response)))
+        """Read the error in a response, of which a broken server may send any number of bytes."""
+        with closing(self.body_of(response)) as chunks:
+            body = b"".join(map(bytes, islice(chunks, 2)))  # the end of a short one keeps its connection
         return refusal_of(response.status, response.headers, body)
 
     def _locate(self, region: str) -> None:
