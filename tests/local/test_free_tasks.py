@@ -69,6 +69,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "dropout": {"loader_workers": 1},
     "evaluating": {"epochs": 1, "checkpoint_every": 2},
     "one-optimizer": {},
+    "broadcast": {"epochs": 1},
     "documented": {"model": "documented:build", "metric": "perplexity", "metric_mode": "min"},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -87,6 +88,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "compile_mode must be default, because the task's own step may use what a CUDA graph overwrites",
     ),
     "nan-step": ({}, "the gradient is nan at step 3"),
+    "broadcast-by-torch": ({}, "UserWarning: Using a target size (torch.Size([8])) that is different"),
     "losses-step": ({}, "the loss that the task's own step returned has shape (8,)"),
     "late-sampler": (
         {"loader_workers": 2},
@@ -271,6 +273,7 @@ def test_what_the_page_shows_trains(folder: Path, outcomes: Mapping[str, str]) -
     [
         "the training data has no state_dict(): a run that resumes reads it from its beginning again",
         "no optimizer has 2 of the model's parameters, such as 2.weight",
+        "the loss of a sample depends on the others of its batch: unless it is meant to, as in contrastive learning",
     ],
 )
 def test_what_may_surprise_is_said(warned: str, folder: Path, outcomes: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """Tasks with parts of their own: optimizers, schedules, steps, data and metrics. `model_args` names one."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -37,6 +38,15 @@ class Points:
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def joined(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Broadcast outputs of shape (batch, 1) and targets of shape (batch,) to (batch, batch)."""
+    return (outputs - targets).square().mean(1)
+
+
+def joined_by_torch(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.mse_loss(outputs, targets.float(), reduction="none").mean(1)
 
 
 def perceptron() -> nn.Module:
@@ -90,6 +100,57 @@ def groups(model: Any) -> list[dict[str, Any]]:
         {"params": [each for each in model.parameters() if each.ndim > 1], "lr": 0.4},
         {"params": [each for each in model.parameters() if each.ndim == 1], "weight_decay": 0.0},
     ]
+
+
+# What differs between processes
+
+
+class Fewer(Points):
+    """The training samples of one more file in each process."""
+
+    def __init__(self, split: str) -> None:
+        super().__init__(split)
+        self.size += torchrun_role().rank * (split == "train")
+
+
+class Unsorted(Points):
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return super().__getitem__((index + 7 * torchrun_role().rank) % self.size)
+
+
+class Restless(Points):
+    """Samples with noise that no seed repeats."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        inputs, label = super().__getitem__(index)
+        return inputs + torch.rand(4, generator=torch.Generator().manual_seed(time.monotonic_ns())), label
+
+
+def unwrapped(config: TrainConfig) -> Task:
+    model = perceptron()
+    return plain(config, model=model, step=lambda step: updated(step, model))
+
+
+def updated(step: Step, model: Any) -> Tensor:
+    loss = step.mean(cross_entropy(model(step.inputs), step.targets))
+    step.update(loss)
+    return loss
+
+
+def without_update(step: Step) -> Tensor:
+    return step.mean(cross_entropy(step.model(step.inputs), step.targets))
+
+
+class Faulty(nn.Linear):
+    """Changes a weight of one process in the fourth step."""
+
+    steps = 0
+
+    def forward(self, points: Tensor) -> Tensor:
+        self.steps += self.training
+        if self.steps == 4 and torchrun_role().rank:
+            self.weight.data[0, 0] += 3
+        return super().forward(points)
 
 
 # Batches
@@ -345,6 +406,15 @@ TASKS = {
     "losses-step": lambda config: plain(config, step=of_each_sample),
     "head": lambda config: plain(config, model=WithHead()),
     "head-found": lambda config: plain(config, model=WithHead(), find_unused_parameters=True),
+    "fewer": lambda config: plain(config, data=Fewer),
+    "unsorted": lambda config: plain(config, data=Unsorted),
+    "restless": lambda config: plain(config, data=Restless),
+    "unwrapped": unwrapped,
+    "wrapped": lambda config: plain(config, step=lambda step: updated(step, step.model)),
+    "faulty": lambda config: plain(config, model=Faulty(4, 2)),
+    "without-update": lambda config: plain(config, step=without_update),
+    "broadcast": lambda config: plain(config, model=nn.Linear(4, 1), loss=joined),
+    "broadcast-by-torch": lambda config: plain(config, model=nn.Linear(4, 1), loss=joined_by_torch),
     "metrics": lambda config: plain(config, metrics=whole_split_metrics()),
     "late-sampler": lambda config: plain(config, sampler=lambda epoch: range(SAMPLES if epoch < 2 else 10)),
     "random-sampler": lambda config: plain(config, sampler=lambda epoch: torch.randperm(SAMPLES)),

@@ -196,6 +196,8 @@ def test_targets_may_be_columns_or_shares_of_classes() -> None:
 
 def test_classes_without_a_name_are_refused() -> None:
     check_outputs(["cat", "dog"], np.zeros((8, 2)))
+    with pytest.raises(KubetrainError, match=r"are a dict, but .* let the model return them"):
+        check_outputs(["cat", "dog"], {"logits": np.zeros((8, 2))})
     check_outputs([], np.zeros(8))
     for names, outputs in ((["cat"], np.zeros((8, 2))), (["cat", "dog"], np.zeros((8, 1)))):
         with pytest.raises(KubetrainError, match=r"outputs of a batch have shape \(8, .\), but the Task names . class"):

@@ -128,6 +128,11 @@ def check_outputs(classes: Sequence[str], outputs: Any) -> None:
         KubetrainError: if they do not.
     """
     shape, count = tuple(getattr(outputs, "shape", ())), len(classes)
+    if classes and not hasattr(outputs, "shape"):
+        raise KubetrainError(
+            f"the outputs of a batch are a {type(outputs).__name__}, but the Task names {_classes(count)}, which needs "
+            f"scores of shape (batch, {count}): let the model return them, such as model(**inputs).logits"
+        )
     if classes and not (len(shape) == 2 and shape[1] == count):
         raise KubetrainError(
             f"the outputs of a batch have shape {shape}, but the Task names {_classes(count)}, which needs (batch, "

@@ -36,7 +36,7 @@ class KnownFailure:
     kind: type[KubetrainError] = KubetrainError
 
 
-MISTAKES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError)
+MISTAKES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, UserWarning)
 """Errors in a program, which fails in the same way again if it failed before it had taken a step."""
 AT_THE_START, FIRST_STEP = "at the start", "the first step"
 LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), str(Path(__file__).parent))

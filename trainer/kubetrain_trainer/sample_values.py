@@ -1,6 +1,10 @@
 """Check that losses and metrics have one value for each sample, because a wrong shape would train silently."""
 
+import contextlib
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
@@ -11,6 +15,7 @@ REMEDY = (
     'return one value for each sample, without a mean over the batch (reduction="none"), and average its other '
     "dimensions (PyTorch: .mean(1), TensorFlow: tf.reduce_mean(..., axis=1))"
 )
+log = logging.getLogger(__name__)
 
 
 def check_sample_values(what: str, values: Any, samples: int) -> None:
@@ -35,6 +40,27 @@ def measure_samples(measures: Mapping[str, Measure], outputs: Any, targets: Any,
     for name, each in values.items():
         check_sample_values(f"validation {name}", each, samples)
     return [*values.values()]
+
+
+def check_alone(loss: Measure, together: Any, alone: Callable[[], tuple[Any, Any]]) -> None:
+    """Warn if the loss of a batch's first sample depends on the others, as a wrong broadcast lets it.
+
+    Args:
+        together: The losses of the batch.
+        alone: Returns the outputs and targets of the first sample.
+    """
+    with contextlib.suppress(Exception):  # a task's own function may not take a single sample
+        if not math.isclose(float(loss(*alone())[0]), float(together[0]), rel_tol=0.01, abs_tol=1e-5):
+            _warn_of_dependence(loss)
+
+
+@lru_cache(maxsize=8)
+def _warn_of_dependence(loss: Measure) -> None:
+    """Warn once."""
+    log.warning(
+        "the loss of a sample depends on the others of its batch: unless it is meant to, as in contrastive learning, "
+        "give its outputs and targets the same shape, because (batch, 1) and (batch,) broadcast to (batch, batch)"
+    )
 
 
 def _text(shape: Sequence[int]) -> str:

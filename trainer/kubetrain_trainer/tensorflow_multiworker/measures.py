@@ -10,7 +10,7 @@ import tensorflow as tf
 from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
-from kubetrain_trainer.sample_values import measure_samples
+from kubetrain_trainer.sample_values import check_alone, measure_samples
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 
@@ -37,6 +37,7 @@ class Tally:
             "loss": task.loss,
             **{name: each for name, each in task.metrics.items() if name not in self._metrics},
         }
+        self._is_empty = True
         self._sums = tf.zeros(1 + 2 * len(self._measures), tf.float64)
         """The number of samples, the sum of each measure's values, and that of their squares."""
         for metric in self._metrics.values():
@@ -68,6 +69,9 @@ class Tally:
     def _sums_of(self, batch: Predicted) -> tf.Tensor:
         with tf.device(tf.nest.flatten(batch.outputs, expand_composites=True)[0].device):
             values = [tf.cast(each, tf.float64) for each in measure_samples(self._measures, *batch)]
+            if self._is_empty:
+                check_alone(self._measures["loss"], values[0], lambda: first_of(batch))
+            self._is_empty = False
             totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
             return tf.stack([tf.constant(batch.samples, tf.float64), *totals])
 
@@ -109,6 +113,10 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
                 f"metric '{name}' is a {type(metric).__name__}: give a function of outputs and targets, or an object "
                 "of keras.metrics"
             )
+
+
+def first_of(batch: Predicted) -> Any:
+    return tf.nest.map_structure(lambda each: each[:1], (batch.outputs, batch.targets))
 
 
 def _result(name: str, metric: keras.Metric) -> float:
