@@ -25,6 +25,7 @@ from kubetrain_trainer.lifecycle import (
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.replicas import Replicas
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
@@ -72,6 +73,7 @@ def training(path: Path, rank: int = 0) -> Training:
         averages=None,
         writer=writer,
         recent=RecentSteps(config, group, writer.resume_hint),
+        replicas=Replicas(group, lambda precisely: (0.0, 1)),
         watchdog=Watchdog(config, group.role),
         stop=nullcontext(),
         profile=Profile(config, output, group.role, nullcontext),

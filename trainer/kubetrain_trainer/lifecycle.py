@@ -27,6 +27,7 @@ from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.remarks import remarks_on_own_data
+from kubetrain_trainer.replicas import Replicas
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
@@ -51,6 +52,7 @@ class AnyTraining(ABC):
     """The moving averages of the task's weights, or None."""
     writer: CheckpointWriter
     recent: RecentSteps
+    replicas: Replicas
     watchdog: Watchdog
     stop: Any
     """A context manager that hears SIGTERM."""
@@ -117,7 +119,9 @@ def resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
     """
     # The chief reads and verifies a large checkpoint for as long as the storage needs.
     with training.watchdog.paused(math.inf if training.group.role.is_chief else STORAGE_SECONDS):
-        return _resume(training, plan)
+        resumed = _resume(training, plan)
+    training.replicas.check()
+    return resumed
 
 
 def _resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
@@ -169,7 +173,9 @@ def save_checkpoint(
     """Start writing a checkpoint, validated before if that is due, and return the step of the last validation."""
     training.recent.check()  # do not save the model if a loss was NaN
     report.book_steps(progress)
+    is_first = validated_step < 0 and report.window.total_steps == progress.step
     with report.window.paused():
+        training.replicas.check(first_steps=progress.step if is_first else 0)
         broadcast_all_statistics(training)
         is_validated = is_validation_due(training.config, progress, validated_step)
         metrics = _validated(training, validate, progress, report) if is_validated else {}
@@ -212,6 +218,7 @@ def save_state(training: AnyTraining, progress: TrainingProgress, metrics: Metri
 def save_and_stop(training: AnyTraining, progress: TrainingProgress, report: TrainingReport) -> NoReturn:
     """Save without validating, for which the time may be too short, and end every process when the save is complete."""
     mark_as_saving_until_exit()
+    training.replicas.check()
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():

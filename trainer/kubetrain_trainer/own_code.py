@@ -41,8 +41,9 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     output, role, succeeded = arguments.output, own_role(), threading.Event()
     end_without_teardown(succeeded)
     entry = own_entry(arguments)
-    if role.is_chief:
+    if role.local_rank == 0:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+    if role.is_chief:
         for remark in remarks_on_entry(arguments.config):
             print(remark, flush=True)
         output.begin(framework, arguments.config, arguments.dataset_digest)

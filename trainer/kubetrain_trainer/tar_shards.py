@@ -14,6 +14,7 @@ Shards that stayed in the store are read from the cache of the pod, in an order 
 """
 
 import os
+import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -71,6 +72,13 @@ class TarShards:
         header = self._opened(sample).read(BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
         name = header[:100].partition(bytes(1))[0].decode(errors="replace")
         return f"{name} in {in_dataset(self._path(sample), LAYOUT_PARTS)}"
+
+    def files_checksum(self) -> int:
+        """Return a checksum of the names of the shards, and of what the index says of each image."""
+        found = zlib.crc32(repr([Path(each).name for each in self.paths]).encode(errors="surrogateescape"))
+        for array_ in (self.starts, self.index.offsets, self.index.sizes, self.labels):
+            found = zlib.crc32(array_, found)
+        return found
 
     def _path(self, sample: int) -> str:
         return self.paths[self._shard_of(sample)]

@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 @contextlib.contextmanager
 def begun(framework: str, arguments: Arguments, role: ProcessRole) -> Iterator[None]:
     """Record that the run begins, and withdraw it if it is refused before its first step."""
-    if role.is_chief:
+    if role.local_rank == 0:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+    if role.is_chief:
         arguments.output.begin(framework, arguments.config, arguments.dataset_digest)
     try:
         yield

@@ -47,6 +47,9 @@ class StoredImages(Dataset[Any]):
         self._images = shared(self._images)
         return vars(self)
 
+    def files_checksum(self) -> int:
+        return self._images.files_checksum()  # type: ignore[union-attr]
+
     def prepare(self, images: Tensor) -> Tensor:
         return normalize(images)
 

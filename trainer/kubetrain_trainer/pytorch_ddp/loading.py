@@ -20,7 +20,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
-from kubetrain_trainer.pytorch_ddp.structures import to_device
+from kubetrain_trainer.pytorch_ddp.structures import tensors_in, to_device
 from kubetrain_trainer.sample_keys import Key, batches_of, keys_of
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.shard_groups import ShardGroups
@@ -84,6 +84,17 @@ class Loader:
         """Yield this process's part of the samples, each once."""
         indices = evaluation_indices(self.size, self._role.rank, self._role.world_size)
         return self.load(batches_of(indices, self._config.batch_size))
+
+    def draw(self, indices: Iterable[int]) -> list[float]:
+        """Load these samples twice, return the mean of each batch, and leave the random generators as they are."""
+        before = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                batches = [tensors_in(batch[:2]) for batch in self.load([keys_of(indices)] * 2)]
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+        return [sum(float(each.double().abs().mean()) for each in batch) for batch in batches]
 
     def first_inputs(self) -> Any:
         """Return the inputs of two samples, for a trial."""

@@ -4,9 +4,11 @@ Such a tensor is a DTensor, which only sharded trainings import, because that ta
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
@@ -27,6 +29,16 @@ def shards(config: TrainConfig, group: Group) -> int:
 def is_part(tensor: Any) -> bool:
     """Return True for a tensor of which this process has a part."""
     return hasattr(tensor, "full_tensor")
+
+
+def norm_of(model: nn.Module, precisely: bool) -> tuple[float, int]:
+    """Return the norm of the trained weights that this process holds, and their number."""
+    trained: list[Any] = [each.detach() for each in model.parameters() if each.requires_grad]
+    local = [each.to_local() if is_part(each) else each for each in trained]
+    held = [each.abs() if each.is_complex() else each for each in local]
+    is_double = precisely or any(each.dtype == torch.float64 for each in held)  # which takes ten times as long
+    norms = torch._foreach_norm(held, dtype=torch.float64 if is_double else torch.float32) if held else ()
+    return math.hypot(*(torch.stack([*norms]).tolist() if norms else ())), sum(each.numel() for each in held)
 
 
 def keep_parts_only(model: nn.Module) -> None:

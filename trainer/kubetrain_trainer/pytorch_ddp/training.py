@@ -2,8 +2,10 @@
 
 import copy
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +42,15 @@ from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, factors_of, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
-from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, shards
+from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, norm_of, shards
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yields_batches
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.weights_files import EXPORT_FILES
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.replicas import Replicas
+from kubetrain_trainer.same_data import check_same_data
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
 
@@ -103,6 +107,7 @@ class Training(AnyTraining):
 def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Training:
     config = arguments.config
     torch.manual_seed(config.seed)  # the same initial weights in every process
+    warnings.filterwarnings("error", "Using a target size")  # PyTorch trains with what broadcasting makes of it
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
     check_task(task, config)
@@ -139,6 +144,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
         writer=writer,
         staging=Staging(min(count, group.role.local_world_size)),
         recent=RecentSteps(config, group, writer.resume_hint),
+        replicas=Replicas(group, partial(norm_of, task.model), shards(config, group), own_step=bool(task.step)),
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=watchdog,
         own_time=own_time,
@@ -237,9 +243,12 @@ def check_together(task: Task, group: Group) -> None:
 
 def open_loaders(task: Task, config: TrainConfig, group: Group) -> list[AnyLoader]:
     """Return the loaders of the samples to train on and of those to validate with."""
-    return [
-        open_loader(samples, task, config, group.data_role, group.device) for samples in splits(task, config, group)
-    ]
+    training, validation = splits(task, config, group)
+    loaders = [open_loader(each, task, config, group.data_role, group.device) for each in (training, validation)]
+    compared = None if is_stream(validation) else validation  # of a stream, each process has a part
+    draw = loaders[0].draw if isinstance(loaders[0], Loader) and not hasattr(training, "files_checksum") else None
+    check_same_data(training, compared, draw, config.seed, group)
+    return loaders
 
 
 def open_loader(samples: Any, task: Task, config: TrainConfig, role: ProcessRole, device: torch.device) -> AnyLoader:

@@ -56,6 +56,9 @@ class StoredImages:
         """Return uint8 pixels (height, width, 3) and the label; `prepare` normalizes whole batches on the device."""
         return as_bytes(self._fitted(index, content)), tf.gather(self._labels, index)
 
+    def files_checksum(self) -> int:
+        return self._images.files_checksum()  # type: ignore[union-attr]
+
     def prepare(self, images: tf.Tensor) -> tf.Tensor:
         return normalize(images)
 

@@ -1,6 +1,7 @@
 """Layers that keep their weights, and learning rates that differ between layers."""
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator
 
 import keras
@@ -34,6 +35,13 @@ def without_frozen(variables: Iterable[keras.Variable], model: keras.Model) -> l
     """Leave out the weights of frozen layers, which Keras lists with the statistics, although no step changes them."""
     weights = {id(each) for layer in layers_of(model) for each in layer._trainable_variables}
     return [each for each in variables if id(each) not in weights]
+
+
+def norm_of(model: keras.Model, precisely: bool) -> tuple[float, int]:
+    """Return the norm of the trained weights, and their number."""
+    kind = tf.float64 if precisely else tf.float32
+    norms = [float(tf.norm(tf.cast(each.value, kind))) for each in model.trainable_variables]
+    return math.hypot(*norms), model.count_params()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
-from kubetrain_trainer.sample_keys import Key
+from kubetrain_trainer.sample_keys import Key, keys_of
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
 
@@ -82,6 +82,12 @@ def load(
             awaited = Awaited(awaited.close(), samples)
     if awaited.failure:
         raise awaited.failure
+
+
+def draw(samples: Any, collate: Collate, indices: Iterable[int]) -> list[float]:
+    """Load these samples twice, and return the mean of each batch."""
+    batches = map(tf.nest.flatten, load(samples, [keys_of(indices)] * 2, collate))
+    return [sum(float(abs(each.numpy().astype(float)).mean()) for each in batch) for batch in batches]
 
 
 def leave_out_damaged(samples: Any, candidates: Iterable[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.replicas import Replicas
+from kubetrain_trainer.same_data import check_same_data
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
-from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
-from kubetrain_trainer.tensorflow_multiworker.loading import check_samples
+from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze, norm_of
+from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, draw
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
@@ -88,6 +91,8 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
     samples, validation = splits(task, config, group)
     check_samples(samples)
     check_samples(validation)
+    drawing = None if hasattr(samples, "files_checksum") else partial(draw, samples, task.collate)
+    check_same_data(samples, validation, drawing, config.seed, group)
     writer = CheckpointWriter(arguments.output, config)
     return Training(
         config=config,
@@ -103,6 +108,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
         writer=writer,
         staging=Staging(is_needed=group.role.is_chief),
         recent=RecentSteps(config, group, writer.resume_hint),
+        replicas=Replicas(group, partial(norm_of, task.model)),
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=watchdog,
         own_time=OwnTime(HostClock()),
