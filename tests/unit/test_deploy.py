@@ -121,6 +121,7 @@ def test_kustomize_binds_the_account_that_it_creates_in_your_namespace(tmp_path:
 
 def test_the_network_policy_admits_the_pods_of_every_kind_and_the_metrics() -> None:
     spec = yaml.safe_load((DEPLOY / "launcher" / "network_policy.yaml").read_text())["spec"]
+    assert "launcher/network_policy.yaml" in yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
     ((key,),) = [[each["key"] for each in spec["podSelector"]["matchExpressions"]]]
     assert spec["ingress"][0]["from"] == [{"podSelector": spec["podSelector"]}]
     made = [pytorch(metrics_port=8000), tensorflow(), trainjob(), indexed(), batch(), command("mpi"), command("jax")]
