@@ -11,4 +11,4 @@ EXTRAS = {
 def missing_extra(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages), "pipelines")
-    return f"the package '{package}' is not installed: install it with `pip install 'kubetrain[{extra}]'`"
+    return f"the package '{package}' is not installed: run `pip install -e '.[{extra}]'` in kubetrain's clone"

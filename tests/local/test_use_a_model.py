@@ -49,4 +49,4 @@ def test_the_script_of_the_page_gives_the_answers_of_the_evaluation(
     assert len(answers) == 270
     assert re.fullmatch(r".*/test/0/\d+\.png: \d \(\d+%\)", answers[0])
     without = run("-c", "import kubetrain; kubetrain.load_model('s3://b/m')")
-    assert "which s3:// needs: install it with `pip install 'kubetrain[components]'`" in without.stderr
+    assert "which s3:// needs: install it with `pip install -e '.[components]'` in kubetrain's clone" in without.stderr

@@ -21,6 +21,7 @@ import pytest
 from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.run.events import EventLog
+from kubetrain_pipelines.local_run.read_run import KILLED
 from kubetrain_pipelines.local_run.record import RunRecord, write_start
 from support.cli import KUBETRAIN, interrupt, kubetrain, read_until, start
 from support.jobs import job, script
@@ -74,7 +75,7 @@ def test_a_run_whose_process_was_killed_has_failed(tmp_path: Path) -> None:
         time.sleep(0.01)
     state = found(workspace)
     killed.communicate()
-    assert (state["state"], state["causes"]) == ("failed", ["its process was killed"])
+    assert (state["state"], state["causes"]) == ("failed", [KILLED])
     assert found(workspace) == state, "its parent has waited for it"
     assert [stage["state"] for stage in state["stages"]] == ["failed"]
 

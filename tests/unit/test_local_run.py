@@ -142,7 +142,7 @@ def test_a_missing_extra_is_named(package: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(broken.parent), *PACKAGES])
     finished = kubetrain("run", "--workspace", tmp_path / "work", PYTHONPATH=path)
     assert finished.exit_code == 1
-    assert f"No module named '{package}'): install it with `pip install 'kubetrain[demo]'`" in finished.output
+    assert f"No module named '{package}'): run `pip install -e '.[demo]'` in kubetrain's clone" in finished.output
     assert not (tmp_path / "work" / "s3" / DATASETS / DIGITS).is_dir() or package == "moto"
 
 
@@ -151,7 +151,7 @@ def test_without_the_extra_of_the_commands_the_command_names_it() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "error: the package 'click' is not installed: install it with `pip install 'kubetrain[pipelines]'`\n"
+        "error: the package 'click' is not installed: run `pip install -e '.[pipelines]'` in kubetrain's clone\n"
     )
 
 
@@ -253,7 +253,7 @@ def test_the_example_dataset_is_complete_or_missing(tmp_path: Path) -> None:
         "(folder / '1.png').touch()\nsys.exit('no space' if not folder.with_name('allowed').exists() else 0)"
     )
     environment = {"PYTHONPATH": str(tmp_path / "path")}
-    with pytest.raises(KubetrainError, match=r"cannot write the example dataset \(no space\)"):
+    with pytest.raises(KubetrainError, match=r"cannot write the example dataset \(no space\): free space"):
         write_digits_once(tmp_path / "digits", environment)
     assert not (tmp_path / "digits").exists()
     (tmp_path / "allowed").touch()

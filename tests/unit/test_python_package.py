@@ -53,7 +53,7 @@ def test_every_name_is_there_and_no_module_replaces_one() -> None:
 
 def test_a_missing_extra_is_named() -> None:
     output = python("-I", "-S", "-c", f"import sys; sys.path[:0] = {FOLDERS}; import kubetrain; kubetrain.submit")
-    assert output.endswith("install it with `pip install 'kubetrain[pipelines]'`\n")
+    assert output.endswith("run `pip install -e '.[pipelines]'` in kubetrain's clone\n")
 
 
 def test_type_checkers_know_the_names_and_what_they_return(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def _loader(framework: str) -> Any:
     except ModuleNotFoundError as error:
         raise KubetrainError(
             f"the package '{error.name}' is not installed, which a model of {framework} needs: install it with "
-            f"`pip install 'kubetrain[{framework}]'`"
+            f"`pip install -e '.[{framework}]'` in kubetrain's clone"
         ) from error
 
 

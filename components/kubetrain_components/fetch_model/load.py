@@ -41,7 +41,7 @@ def _open_s3(uri: str, endpoint: str) -> ObjectStore:
     except ModuleNotFoundError as error:
         raise KubetrainError(
             f"the package '{error.name}' is not installed, which s3:// needs: install it with "
-            "`pip install 'kubetrain[components]'`, or load the model from a folder"
+            "`pip install -e '.[components]'` in kubetrain's clone, or load the model from a folder"
         ) from error
 
 

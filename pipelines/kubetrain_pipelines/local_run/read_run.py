@@ -7,7 +7,7 @@ from kubetrain_components.run.events import EventReader
 from kubetrain_pipelines.local_jobs import read_record
 from kubetrain_pipelines.local_run.record import RunRecord
 
-KILLED = "its process was killed"
+KILLED = "its process was killed, or could not write how it ended"
 UNKNOWN = "unknown"
 """The status of a run that an earlier version has begun."""
 

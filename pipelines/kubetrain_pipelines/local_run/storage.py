@@ -24,6 +24,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"
 STAGE = "prepare_storage"
+OTHER_PLACE = "free space or choose another folder with --workspace, or set dataset_uri to your own dataset"
 
 
 def local_parameters(pipeline: str) -> list[Parameter]:
@@ -85,5 +86,6 @@ def write_digits_once(folder: Path, environment: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "kubetrain_pipelines.local_run.digits", str(partial)]
     done = subprocess.run(command, env=environment, check=False, start_new_session=True, capture_output=True, text=True)
     if done.returncode:
-        raise KubetrainError(f"cannot write the example dataset ({last_line(done.stderr)}): {NEEDS_DEMO}")
+        remedy = NEEDS_DEMO if "ModuleNotFoundError" in done.stderr else OTHER_PLACE
+        raise KubetrainError(f"cannot write the example dataset ({last_line(done.stderr)}): {remedy}")
     partial.rename(folder)
