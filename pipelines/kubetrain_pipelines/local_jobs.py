@@ -12,6 +12,7 @@ from kubetrain_trainer.errors import InvalidSetting
 RECORD = "run.json"
 """The file of a workspace that describes its run."""
 RECORD_SCHEMA = "kubetrain/run/v1"
+STATUSES = ("running", "succeeded", "failed", "stopped")
 JOB, TRAIN_JOBS = "job.json", ".jobs"
 
 
@@ -28,9 +29,19 @@ def read_record(workspace: Path) -> dict[str, Any]:
         record = read_json(workspace / RECORD)
     except ValueError:
         record = None
-    if not isinstance(record, dict) or record.get("schema") != RECORD_SCHEMA:
+    if not _is_record(record):
         raise InvalidSetting(f"{workspace / RECORD} was not written by `kubetrain run`: name a workspace or log files")
-    return record
+    found: dict[str, Any] = record
+    return found
+
+
+def _is_record(record: Any) -> bool:
+    match record:
+        case {"schema": schema, "run_id": str(), "status": str(status), "error": str()}:
+            owner = record.get("owner") or {"pid": 0, "started": 0}
+            is_owned = all(isinstance(owner.get(name), int | float) for name in ("pid", "started"))
+            return schema == RECORD_SCHEMA and status in STATUSES and is_owned
+    return False
 
 
 def jobs_in(path: Path) -> list[Path]:

@@ -1,13 +1,14 @@
 """Invalid input gives one sentence with the value and the fix, an exit code, no partial output and no traceback."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, EmbeddedS3
-from support.cli import Finished, kubetrain, run_json
+from support.cli import KUBETRAIN, Finished, kubetrain, run_json
 
 
 def assert_one_sentence(finished: Finished, exit_code: int, *messages: str) -> None:
@@ -230,7 +231,7 @@ class TestTrain:
             (("--framework", "jax", "--cluster", "--run-id", "../x", "--", "x"), "--run-id '../x'"),
             (("--framework", "bogus", "--", "x"), "unknown framework 'bogus'"),
             (("--framework", "jax", "python", "train.py", "--cluster"), "runs only on a cluster"),
-            (("--output", "out", "--", "python", "train.py"), "pytorch has its own trainer, so it takes no command"),
+            (("--output", "out", "--", "python", "train.py"), "pytorch takes no command: set entry to your program"),
             (("--data", "digits"), "--output is missing"),
         ],
     )
@@ -242,6 +243,26 @@ class TestTrain:
     def test_a_dry_run_needs_cluster(self) -> None:
         finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")
         assert (finished.exit_code, "add --cluster" in finished.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("translate - <&-", "no job to translate"),
+        ("diagnose - <&-", "standard input: it is empty"),
+        (
+            f"render {' '.join(f'--set {each}=s3://b/{each}' for each in ('dataset_uri', 'model_uri'))} >/dev/full",
+            "No space",
+        ),
+        ("render --set $(printf %0100000d)=1", "unknown setting '000"),
+    ],
+)
+def test_what_a_shell_closes_or_fills_ends_with_a_sentence(command: str, says: str) -> None:
+    finished = subprocess.run(["sh", "-c", f"{KUBETRAIN} {command}"], capture_output=True, text=True, check=False)
+    said = finished.stdout + finished.stderr
+    assert finished.returncode != 0
+    assert says in said and "unexpected" not in said
+    assert len(said) < 5000
 
 
 class TestRender:

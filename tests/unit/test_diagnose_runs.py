@@ -234,7 +234,14 @@ def test_the_error_of_a_stage_is_not_lost_if_the_run_is_killed_after_it(tmp_path
     assert read_local(tmp_path).failure == f"failed: {OOM}"
 
 
-@pytest.mark.parametrize("content", ["", '{"run_id": "x"', "[]", '{"run_id": "of another program"}'])
+BROKEN = [
+    json.dumps({name: value for name, value in RUN.items() if name != "run_id"}),
+    json.dumps({**RUN, "owner": {"pid": "a", "started": 1}}),
+    json.dumps({**RUN, "status": "elsewhere"}),
+]
+
+
+@pytest.mark.parametrize("content", ["", '{"run_id": "x"', "[]", '{"run_id": "of another program"}', *BROKEN])
 def test_a_file_that_only_looks_like_the_record_of_a_run_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InvalidSetting, match=r"run\.json was not written by `kubetrain run`"):

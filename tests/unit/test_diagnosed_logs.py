@@ -177,10 +177,11 @@ def test_a_secret_in_an_error_is_hidden(line: str, tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"", "it is empty"),
+        (b"\x7fELF\0\0\1", "it is not text"),
         (gzip.compress(OOM.encode(), mtime=0), "it is compressed, so unpack it with gunzip"),
         (OOM.encode("utf-16"), "it is UTF-16, so convert it with iconv -f UTF-16"),
     ],
-    ids=["empty", "compressed", "utf-16"],
+    ids=["empty", "binary", "compressed", "utf-16"],
 )
 def test_a_log_without_text_is_said(content: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "0.log").write_bytes(content)

@@ -41,6 +41,19 @@ def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> K
     return KubernetesApi.connect(retry_seconds=60)
 
 
+def test_an_answer_that_is_no_object_is_not_that_of_an_api_server(server: ApiServer, api: KubernetesApi) -> None:
+    server.fail("GET", lambda handler: handler.send_bytes(200, b"null") is None)
+    with pytest.raises(KubernetesError, match="not a Kubernetes API server: check KUBECONFIG"):
+        api.get(POD)
+
+
+def test_a_proxy_that_repeats_our_headers_reveals_no_token(server: ApiServer, api: KubernetesApi) -> None:
+    server.fail("GET", answer(400, "you sent Authorization: Bearer secret"))
+    with pytest.raises(KubernetesError, match="you sent Authorization") as refused:
+        api.get(POD)
+    assert "Bearer secret" not in str(refused.value)
+
+
 def test_objects_are_made_read_changed_and_deleted(server: ApiServer, api: KubernetesApi) -> None:
     assert api.namespace == "tests"
     assert api.path("v1", "pods", "worker") == POD

@@ -16,7 +16,7 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.submit import RunOptions
+from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
 from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
@@ -68,6 +68,29 @@ def test_a_run_that_its_first_step_would_refuse_is_not_sent(server: KfpServer, a
     with pytest.raises(InvalidSetting, match="workers must be a number from 1"):
         submit_and_show(api, RunOptions(pipeline=str(TRAIN), pairs=pairs))
     assert server.requests == []
+
+
+def test_settings_that_look_like_secrets_are_named_without_their_values(server: KfpServer, api: KfpApi) -> None:
+    entry = '{"script": "train.py", "args": ["--api-key", "sk-abcdefghijklmnop1234"]}'
+    pairs = [
+        'env={"HF_TOKEN": "hf_abcdefghijklmnop1234", "A": "b"}',
+        'secret_env={"TOKEN": "mine/token"}',
+        f"entry={entry}",
+    ]
+    said: list[str] = []
+    submit_run(
+        api, RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/d", "model_uri=s3://b/m", *pairs)), said.append
+    )
+    warned = [each.split()[1] for each in said if each.startswith("warning: ")]
+    assert sorted(warned) == ["placement.env.HF_TOKEN", "train_config.entry.args"]
+    assert "abcdefghijklmnop" not in "".join(said)
+
+
+def test_an_answer_without_the_id_is_an_error_in_one_sentence(server: KfpServer, api: KfpApi) -> None:
+    server.fail("POST /apis/v2beta1/pipelines", answer(200, "{}"))
+    pairs = ("dataset_uri=s3://b/d", "model_uri=s3://b/m")
+    with pytest.raises(KfpError, match="an answer of Kubeflow Pipelines lacks pipeline_id"):
+        submit_run(api, RunOptions(pipeline=str(TRAIN), pairs=pairs), lambda line: None)
 
 
 def test_a_compiled_file_cannot_run_code(tmp_path: Path) -> None:

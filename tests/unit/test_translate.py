@@ -5,6 +5,7 @@ import json
 import random
 import re
 from functools import reduce
+from itertools import pairwise
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -430,6 +431,11 @@ def test_a_runtime_that_is_missing_is_said() -> None:
         ("{apiVersion: kubeflow.org/v1, kind: TFJob, spec: 5}", "spec must be an object"),
         ("{apiVersion: kubeflow.org/v1, kind: TFJob, spec: {tfReplicaSpecs: {}}}", "no pods in the roles Chief"),
         (text_of("tf_job").replace("replicas: 2", "replicas: two"), "Worker.replicas must be a whole number"),
+        (
+            "a: &a [1]\n"
+            + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghijk")),
+            "job.yaml is not valid YAML",
+        ),
         (text_of("tf_job").replace("replicas: 2", "replicas: $NUM_NODES"), r"'\$NUM_NODES', as in a template"),
         (
             re.sub("image: .*", "image: ${REGISTRY}:1", text_of("tf_job")),

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 3 unknown result, 130 Ctrl
 
 # Imports only what parsing needs, to keep `kubetrain --help` fast.
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -27,6 +28,9 @@ from kubetrain_pipelines.cli.options import (
 )
 from kubetrain_pipelines.extras import missing_extra
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+MAX_ERROR = 4000
+"""Characters of an error, which may quote a value as long as a file."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -311,10 +315,12 @@ def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def main() -> None:
     """Run a command. If it fails, print the error as one sentence and exit with the code for its kind."""
+    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115 - closed by the shell, as with <&-
     own, program = split_program(sys.argv[1:])
     debug = "--debug" in own
     try:
         kubetrain([*(argument for argument in own if argument != "--debug"), *program], standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -331,12 +337,14 @@ def main() -> None:
             traceback.print_exc()
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("kubetrain"):
             error = KubetrainError(missing_extra(error))
-        if isinstance(error, PermissionError) and error.filename:
-            error = KubetrainError(f"cannot use {error.filename} ({error.strerror}): check your permissions")
+        if isinstance(error, OSError) and error.strerror:
+            used = error.filename or "a file or the output"
+            error = KubetrainError(f"cannot use {used} ({error.strerror}): check its permissions and the free space")
         is_expected = isinstance(error, KubetrainError)
         for line in getattr(error, "last_lines", ()):
             click.echo(line, err=True)
+        text = str(error) if len(str(error)) <= MAX_ERROR else f"{str(error)[: MAX_ERROR // 2]} … {str(error)[-500:]}"
         click.echo(
-            f"error: {error}" if is_expected else f"unexpected {type(error).__name__}: {error} (see --debug)", err=True
+            f"error: {text}" if is_expected else f"unexpected {type(error).__name__}: {text} (see --debug)", err=True
         )
         sys.exit(2 if isinstance(error, InvalidSetting) else getattr(error, "exit_code", 1))

@@ -1,5 +1,6 @@
 """`kubetrain train`: run one training job and follow it, or print its manifest."""
 
+import json
 import os
 import re
 import secrets
@@ -171,7 +172,10 @@ def _check_options(options: TrainOptions) -> None:
     package_of(options.framework)
     if options.command:
         others = ", ".join(COMMAND_FRAMEWORKS)
-        raise InvalidSetting(f"{options.framework} has its own trainer, so it takes no command: use {others}")
+        raise InvalidSetting(
+            f"{options.framework} takes no command: set entry to your program, such as --set entry="
+            f"'{json.dumps({'command': options.command})}', see docs/own_code.md; a command as here is for {others}"
+        )
     if not options.output:
         raise InvalidSetting("--output is missing: pass a folder, or a PVC on a cluster")
 

@@ -93,6 +93,6 @@ def _add_log(case: Case, name: str, path: Path) -> None:
     """Add a log that the user names, and note if it cannot be read as text."""
     case.logs[name] = path
     with contextlib.suppress(OSError), path.open("rb") as log:  # an error is noted when it is read as a whole
-        begin = log.read(2)
-        if begin in NO_TEXT:
-            case.note_gap(f"{name}: {NO_TEXT[begin]}")
+        begin = log.read(1024)
+        if problem := NO_TEXT.get(begin[:2]) or ("it is not text" if b"\0" in begin else ""):
+            case.note_gap(f"{name}: {problem}")

@@ -21,6 +21,14 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Transien
 
 Message = dict[str, Any]
 
+
+class Answer(Message):
+    """An object in an answer. Every field that is read by its name has to be there."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KfpError(f"an answer of Kubeflow Pipelines lacks {name}: check the endpoint, and the server's version")
+
+
 ROOT = "/apis/v2beta1"
 CONNECT_TIMEOUT_SECONDS = 10.0
 TIMEOUT_SECONDS = 30.0
@@ -166,7 +174,8 @@ class KfpApi:
 
     def _parse(self, content: str) -> Message:
         try:
-            return {name: value for name, value in json.loads(content or "{}").items() if value is not None}
+            found = json.loads(content or "{}", object_hook=Answer)
+            return Answer({name: value for name, value in found.items() if value is not None})
         except (ValueError, TypeError, AttributeError) as error:
             raise KfpError(
                 f"the server at {self.connection.endpoint} is not the API of Kubeflow Pipelines: use "

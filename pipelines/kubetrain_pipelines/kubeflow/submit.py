@@ -16,6 +16,7 @@ from kubetrain_pipelines.kubeflow.upload import ensure_version, find_or_create
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.say import Say
+from kubetrain_pipelines.secret_settings import secret_remarks
 
 DEFAULT_EXPERIMENT = "Default"
 
@@ -57,6 +58,8 @@ def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions, say: Say) 
     code = bring_code.pack(options.code)
     parameters = parse_parameters(file.parameters, [*options.pairs, *bring_code.as_pairs(code)], options.params)
     check_before_sending(file.name, file.parameters, parameters)
+    for remark in secret_remarks(parameters):
+        say(f"warning: {remark}")
     check_runs_pipeline(api, file.content)
     bring_code.upload(code, file.parameters, parameters)
     version = ensure_version(api, file)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines import bring_code
+from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
@@ -14,6 +14,7 @@ from kubetrain_pipelines.parse_parameters import parse_parameters, read_paramete
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import progress_view
+from kubetrain_pipelines.secret_settings import secret_remarks
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -32,6 +33,8 @@ def run_requested(
     check_apply_here(pipeline, [*in_file, *(pair.partition("=")[0] for pair in pairs)])
     brought = bring_code.pack(code, without=workspace)
     parameters = parse_parameters(local_parameters(pipeline), [*pairs, *bring_code.as_pairs(brought)], params)
+    for remark in secret_remarks(parameters):
+        say.print_line(f"warning: {remark}")
     bring_code.check_is_here(brought, parameters.get("train_config", {}))
     unpack_code = partial(bring_code.unpack_here, brought, workspace / "code")
     with progress_view() as view:

@@ -26,6 +26,7 @@ JOBS = {
 KINDS = " or ".join([", ".join([*JOBS][:-1]), [*JOBS][-1]])
 OTHER_JOBS = {"MXJob", "RayJob", "RayCluster", "Job", "JobSet"}
 
+MAX_VALUES = 1_000_000
 TIMESTAMP = "tag:yaml.org,2002:timestamp"
 WITHOUT_BASE_60 = {
     "tag:yaml.org,2002:int": re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"),
@@ -106,12 +107,26 @@ def name_of(manifest: dict[str, Any]) -> str:
 def _documents(name: str, text: str) -> Iterator[dict[str, Any]]:
     try:
         # JSON has only what Kubernetes knows: no dates, and only strings as keys.
-        documents = json.loads(json.dumps(list(yaml.load_all(text, Loader)), default=str))
+        loaded = list(yaml.load_all(text, Loader))
+        if _count(loaded, {}) > MAX_VALUES:
+            raise ValueError("its aliases stand for too many values")
+        documents = json.loads(json.dumps(loaded, default=str))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidSetting(f"{name} is not valid YAML{_place(error)}: correct it, or render it first") from None
     for number, document in enumerate(documents, start=1):
         if document is not None:
             yield from _flattened(_without_nulls(document), f"document {number} of {name}")
+
+
+def _count(value: Any, counts: dict[int, int]) -> int:
+    """Return the number of values, with each alias as what it stands for: nested ones soon fill any memory."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in counts:
+        counts[id(value)] = 1 + sum(
+            _count(each, counts) for each in (value.values() if isinstance(value, dict) else value)
+        )
+    return counts[id(value)]
 
 
 def _place(error: Exception) -> str:

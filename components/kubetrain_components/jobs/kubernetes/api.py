@@ -172,9 +172,9 @@ class KubernetesApi:
 
     def _parse(self, response: urllib3.BaseHTTPResponse) -> Manifest:
         try:
-            return dict(json.loads(response.data))
-        except ValueError as error:
-            raise self._foreign("text that is not JSON") from error
+            return {**json.loads(response.data)}
+        except (ValueError, TypeError) as error:
+            raise self._foreign("text that is no JSON object") from error
 
     def _open(self, response: urllib3.BaseHTTPResponse) -> urllib3.BaseHTTPResponse:
         if "text/html" in response.headers.get("Content-Type", ""):  # a login page or a gateway's
@@ -248,6 +248,8 @@ class KubernetesApi:
                 timeout=timeout,
             )
             content = b"" if response.status < 300 else response.data
+            if credential.authorization:  # a proxy may repeat our headers
+                content = content.replace(credential.authorization.encode(), b"(our credentials)")
         except ReadTimeoutError as error:
             if request.is_stream:  # a log's headers arrive with its first line
                 raise StreamSilent(f"the API server sent nothing ({error})") from error
