@@ -128,7 +128,7 @@ def patient_group(timeout: timedelta, ranks: Sequence[int] | None = None) -> Any
     Args:
         timeout: How long to wait for each other now. A process that ends meanwhile breaks no connection yet.
     """
-    group = dist.new_group(ranks, backend="gloo", timeout=timeout)
+    group: Any = dist.new_group(ranks, backend="gloo", timeout=timeout)
     if dist.get_rank(group) >= 0:
         # dist.set_timeout() is missing before PyTorch 2.15.
         group._get_backend(torch.device("cpu"))._set_default_timeout(PATIENT_TIMEOUT)
