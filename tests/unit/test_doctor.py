@@ -907,6 +907,8 @@ def test_a_mount_that_can_be_written_is_not_read_only(tmp_path: Path) -> None:
     (tmp_path / "static").mkdir()
     seen = run_in_pod(tmp_path, {"read_only": [str(tmp_path / "static"), ""]})
     assert seen["read_only"] == "error: a pod can write to a read-only mount", "nobody left a mark in a PVC of yours"
+    seen = run_in_pod(tmp_path, {"read_only": [str(tmp_path / "missing"), ""]})
+    assert "No such file" in seen["read_only"], "another failure to write does not prove that the mount is read-only"
 
 
 class TestS3:
