@@ -1,5 +1,6 @@
 """The parts of a report that a browser test does not reach."""
 
+import math
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ from kubetrain_components.evaluate_model.plots import curves
 from kubetrain_components.evaluate_model.report import training_report
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.evaluation_record import ClassPredictions
 from kubetrain_trainer.time_spent import TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -70,6 +72,20 @@ def test_a_cell_of_a_cut_matrix_has_its_share_of_all_samples_of_the_class(tmp_pa
     page = training_report(output)
     assert re.findall(r"--share:(\d+)[^>]*>3</td>", page) == ["3"]
     assert "<b>1.5e-07</b>" in page
+
+
+def test_samples_without_an_output_are_in_the_report(tmp_path: Path) -> None:
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("pytorch", TrainConfig(), "")
+    predicted = ClassPredictions(["cat", "dog"])
+    predicted.add([0, 0, 1], [0, 1, 0], [0.9, math.nan, 0.8])
+    evaluation = {"split": "test", "samples": 3, "metrics": {"loss": math.nan}, "manifest_sha256": "a"}
+    output.write_evaluation(evaluation | predicted.record(lambda index: f"data:{index}"))
+    page = training_report(output)
+    assert (
+        "for 1 of 3 test samples, the output is not a number, and there is no prediction: the first is sample 1" in page
+    )
+    assert re.findall(r"data:\d", page) == ["data:2"]
 
 
 def test_a_matrix_of_many_classes_is_cut_to_those_with_the_most_errors() -> None:

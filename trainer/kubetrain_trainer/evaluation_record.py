@@ -1,7 +1,8 @@
 """evaluation.json of a classifier: confusion matrix, most confident errors, and the ROC curve if it has two classes."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,6 +22,15 @@ class Measured(NamedTuple):
     """The 95% confidence intervals of those metrics that are means over samples."""
 
 
+class Answer(NamedTuple):
+    """What a classifier predicts for a sample."""
+
+    index: int
+    truth: int
+    prediction: int
+    confidence: float
+
+
 def classification_record(
     classes: Sequence[str],
     truths: Sequence[int],
@@ -28,33 +38,37 @@ def classification_record(
     confidences: Sequence[float],
     picture: Callable[[int], str],
 ) -> dict[str, Any]:
-    """Return the record. Its confusion matrix has a row per true class and a column per predicted class."""
+    """Return the record. Its confusion matrix has a row per true class and a column per predicted class.
+
+    A sample whose confidence is not a number has no answer: it is counted, and left out of the rest.
+    """
+    samples = [*map(Answer, count(), truths, predictions, confidences)]
+    answers = [each for each in samples if math.isfinite(each.confidence)]
     matrix = [[0] * len(classes) for _ in classes]
-    for truth, prediction in zip(truths, predictions, strict=True):
-        matrix[truth][prediction] += 1
-    wrong = [index for index, truth in enumerate(truths) if truth != predictions[index]]
-    wrong.sort(key=lambda index: -confidences[index])
+    for each in answers:
+        matrix[each.truth][each.prediction] += 1
+    wrong = sorted((each for each in answers if each.truth != each.prediction), key=lambda each: -each.confidence)
+    unanswered = [each.index for each in samples if not math.isfinite(each.confidence)]
     return {
         "classes": list(classes),
         "confusion": matrix,
-        **({"roc": _roc_of_two(truths, predictions, confidences)} if len(classes) == 2 else {}),
+        **({"unanswered": {"samples": len(unanswered), "first": unanswered[0]}} if unanswered else {}),
+        **({"roc": _roc_of_two(answers)} if len(classes) == 2 else {}),
         "misclassified": [
             {
-                "truth": classes[truths[index]],
-                "prediction": classes[predictions[index]],
-                "confidence": round(confidences[index], 4),
-                "picture": picture(index),
+                "truth": classes[each.truth],
+                "prediction": classes[each.prediction],
+                "confidence": round(each.confidence, 4),
+                "picture": picture(each.index),
             }
-            for index in wrong[:SHOWN_ERRORS]
+            for each in wrong[:SHOWN_ERRORS]
         ],
     }
 
 
-def _roc_of_two(
-    truths: Sequence[int], predictions: Sequence[int], confidences: Sequence[float]
-) -> list[dict[str, float]]:
-    pairs = zip(predictions, confidences, strict=True)
-    return roc_curve(truths, [confidence if guess == 1 else 1 - confidence for guess, confidence in pairs])
+def _roc_of_two(answers: Sequence[Answer]) -> list[dict[str, float]]:
+    scores = [each.confidence if each.prediction == 1 else 1 - each.confidence for each in answers]
+    return roc_curve([each.truth for each in answers], scores)
 
 
 def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, float]]:
@@ -68,13 +82,31 @@ def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, 
     negatives = len(truths) - positives
     if not positives or not negatives:
         return []
-    points, hits, false_alarms = [_roc_point(1.0, 0.0, 0.0)], 0, 0
+    points, hits, false_alarms = [(1.0, 0, 0)], 0, 0
     for score, group in groupby(sorted(zip(scores, truths, strict=True), reverse=True), key=itemgetter(0)):
         found = [truth for _, truth in group]
         hits, false_alarms = hits + sum(found), false_alarms + len(found) - sum(found)
-        points.append(_roc_point(score, hits / positives, false_alarms / negatives))
-    stride = -(-len(points) // MAX_ROC_POINTS)
-    return [*points[:-1:stride], points[-1]]
+        points.append((score, hits, false_alarms))
+    corners = [points[index] for index in range(1, len(points) - 1) if _bends(*points[index - 1 : index + 2])]
+    kept = [points[0], *corners, points[-1]]
+    return _thinned([_roc_point(score, hits / positives, wrong / negatives) for score, hits, wrong in kept])
+
+
+def _bends(before: tuple[float, int, int], point: tuple[float, int, int], after: tuple[float, int, int]) -> bool:
+    (_, hits, wrong), (_, more_hits, more_wrong), (_, most_hits, most_wrong) = before, point, after
+    return (more_hits - hits) * (most_wrong - more_wrong) != (most_hits - more_hits) * (more_wrong - wrong)
+
+
+def _thinned(points: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Leave the first and the last point of each of many even stretches of the curve.
+
+    By rank, the few positives among many samples would share a point.
+    """
+    if len(points) <= MAX_ROC_POINTS:
+        return points
+    along = [(each["true_positive_rate"] + each["false_positive_rate"]) * MAX_ROC_POINTS / 4 for each in points]
+    at = [-1, *map(int, along), -1]
+    return [point for *stretches, point in zip(at, at[1:], at[2:], points, strict=False) if len({*stretches}) > 1]
 
 
 def _roc_point(threshold: float, hits: float, false_alarms: float) -> dict[str, float]:

@@ -74,7 +74,7 @@ def evaluate_model(
     ):
         request = replace(request, latest=site.fetch_latest(latest), shard_cache=shard_cache)
         evaluation = evaluate_model(request, output, backend, stage.on_line)
-        shown = ("split", "samples", "metrics", "checkpoint", "latest")
+        shown = ("split", "samples", "metrics", "checkpoint", "latest", "unanswered")
         stage.result = {name: evaluation[name] for name in shown if name in evaluation}
         log_numbers(metrics, evaluation["metrics"])
         show_numbers(metrics, latest_metrics(evaluation))

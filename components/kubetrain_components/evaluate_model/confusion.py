@@ -1,6 +1,7 @@
 """Reduce a confusion matrix to a readable size, and arrange an ROC curve for Kubeflow Pipelines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 MAX_CLASSES, WORST = 50, 5
 
@@ -30,3 +31,12 @@ def worst_confusions(classes: Sequence[str], matrix: Sequence[Sequence[int]]) ->
         if truth != prediction and times
     ]
     return sorted(wrong, key=lambda each: -each[2])[:WORST]
+
+
+def describe_unanswered(evaluation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the classifier's output for some samples was not a number, which no matrix or curve counts."""
+    if found := evaluation.get("unanswered"):
+        yield (
+            f"for {found['samples']:,} of {evaluation['samples']:,} {evaluation['split']} samples, the output is not a "
+            f"number, and there is no prediction: the first is sample {found['first']:,}, counted from 0"
+        )

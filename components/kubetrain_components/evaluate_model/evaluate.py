@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.evaluate_model.comparison import describe_comparison
+from kubetrain_components.evaluate_model.confusion import describe_unanswered
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica
@@ -69,7 +70,7 @@ def evaluate_model(
     evaluation = output.read_evaluation()
     if not evaluation["metrics"]:
         print("the model is not evaluated: your code wrote no metrics.json, and entry has no evaluation", flush=True)
-    for line in describe_comparison(evaluation):
+    for line in (*describe_unanswered(evaluation), *describe_comparison(evaluation)):
         print(line, flush=True)
     if evaluation["manifest_sha256"] != request.manifest_sha256:
         raise KubetrainError(

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kubetrain_components.evaluate_model.comparison import describe_comparison
-from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
+from kubetrain_components.evaluate_model.confusion import describe_unanswered, most_confused, worst_confusions
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
 from kubetrain_components.run.describe_time import describe_cost, time_rows
 from kubetrain_components.run.shown_number import number
@@ -143,7 +143,7 @@ def _curves(rows: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, 
 
 def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
     """Return what the page shows of evaluation.json; empty values if there is none."""
-    none = dict.fromkeys(("comparison", "classes", "matrix", "worst", "misclassified"), ())
+    none = dict.fromkeys(("remarks", "classes", "matrix", "worst", "misclassified"), ())
     empty: dict[str, Any] = {"evaluation": None, **none}
     try:
         evaluation = output.read_evaluation() if output else None
@@ -151,7 +151,8 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
         evaluation = None
     if evaluation is None:
         return empty
-    shown = {**empty, "evaluation": evaluation, "comparison": [*describe_comparison(evaluation)]}
+    remarks = [*describe_unanswered(evaluation), *describe_comparison(evaluation)]
+    shown = {**empty, "evaluation": evaluation, "remarks": remarks}
     if "confusion" in evaluation:
         classes, matrix = most_confused(evaluation["classes"], evaluation["confusion"])
         samples = dict(zip(evaluation["classes"], map(sum, evaluation["confusion"]), strict=True))

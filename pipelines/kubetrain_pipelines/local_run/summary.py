@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kubetrain_components.evaluate_model.comparison import describe_comparison
+from kubetrain_components.evaluate_model.confusion import describe_unanswered
 from kubetrain_components.evaluate_model.report import processes
 from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_components.run.describe_time import summarize_time
@@ -48,6 +49,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of(EVALUATE):
         rows += [(f"test {name}", number(value)) for name, value in sorted(evaluation["metrics"].items())]
+        rows += [("remark", line) for line in describe_unanswered(evaluation)]
         rows += [("comparison", line) for line in describe_comparison(evaluation)]
         rows += (
             [("test samples", f"{evaluation['samples']} of {evaluation['split']}/")] if evaluation["samples"] else []

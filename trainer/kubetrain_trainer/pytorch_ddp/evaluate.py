@@ -119,8 +119,7 @@ def probabilities(outputs: Any) -> Any:
 
 def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
     """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
-    confidences, predictions = probabilities(outputs).max(dim=1)
-    return predictions.tolist(), confidences.tolist()
+    return outputs.argmax(dim=1).tolist(), probabilities(outputs).amax(dim=1).tolist()
 
 
 if __name__ == "__main__":

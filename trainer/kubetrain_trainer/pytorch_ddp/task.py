@@ -104,7 +104,8 @@ def build_task(config: TrainConfig, data_dir: Path) -> Task:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=1) == targets).to(torch.float32)
+    is_number = ~outputs.isnan().any(dim=1)  # else the answer would be the class of the first NaN
+    return ((outputs.argmax(dim=1) == targets) & is_number).to(torch.float32)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -140,8 +140,7 @@ def probabilities(outputs: Any) -> Any:
 
 def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
     """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
-    scores = probabilities(outputs).numpy()
-    return scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist()
+    return tf.argmax(outputs, axis=1).numpy().tolist(), tf.reduce_max(probabilities(outputs), axis=1).numpy().tolist()
 
 
 if __name__ == "__main__":

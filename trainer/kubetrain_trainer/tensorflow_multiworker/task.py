@@ -74,7 +74,8 @@ def build_task(config: TrainConfig, data_dir: Path) -> Task:
 
 
 def accuracy(outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.equal(tf.argmax(outputs, axis=1), tf.cast(targets, tf.int64)), tf.float32)
+    is_number = ~tf.reduce_any(tf.math.is_nan(outputs), axis=1)  # else the answer would be the first class
+    return tf.cast(tf.equal(tf.argmax(outputs, axis=1), tf.cast(targets, tf.int64)) & is_number, tf.float32)
 
 
 def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
