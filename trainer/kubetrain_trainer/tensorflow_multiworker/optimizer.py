@@ -1,11 +1,31 @@
 """The optimizer, chosen by the settings or by the task, with its peak learning rate."""
 
+from typing import Any
+
 import keras
+from keras import ops
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.schedule import peak_rate
 from kubetrain_trainer.tensorflow_multiworker.task import Task
+
+
+class SGD(keras.optimizers.SGD):
+    """SGD with PyTorch's momentum: a sum of gradients, which each step multiplies by its own learning rate.
+
+    Keras adds up steps instead, so that under a schedule those of earlier rates go on.
+    """
+
+    def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
+        if self.momentum:
+            gradient = self._with_momentum(ops.cast(gradient, variable.dtype), variable)
+        self.assign_sub(variable, ops.multiply(gradient, ops.cast(learning_rate, variable.dtype)))
+
+    def _with_momentum(self, gradient: Any, variable: keras.Variable) -> Any:
+        total = self.momentums[self._get_variable_index(variable)]
+        self.assign(total, ops.add(ops.multiply(total, self.momentum), gradient))
+        return ops.add(gradient, ops.multiply(total, self.momentum)) if self.nesterov else total
 
 
 def build_optimizer(config: TrainConfig, task: Task, global_batch: int) -> tuple[keras.Optimizer, float]:
@@ -24,7 +44,7 @@ def _chosen(config: TrainConfig, variables: list[keras.Variable]) -> keras.Optim
         )
         adamw.exclude_from_weight_decay([each for each in variables if not is_decayed(config, each)])
         return adamw
-    return keras.optimizers.SGD(config.learning_rate, config.momentum, config.nesterov)
+    return SGD(config.learning_rate, config.momentum, config.nesterov)
 
 
 def is_decayed(config: TrainConfig, variable: keras.Variable) -> bool:
