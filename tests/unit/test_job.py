@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs import job
 from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
@@ -110,12 +109,6 @@ def test_settings_of_a_later_release_do_not_change_the_spec_hash_until_they_are_
     assert later().spec_hash == CPU_JOB.spec_hash != JOB.spec_hash
     changed = [later(bandwidth="1G"), later(nice=1), later(notes=("n",)), replace(CPU_JOB, mounts=MOUNTS)]
     assert len({CPU_JOB.spec_hash, *(each.spec_hash for each in changed)}) == 5
-
-
-def test_other_defaults_are_another_spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = CPU_JOB.spec_hash
-    monkeypatch.setattr(job, "DEFAULTS_VERSION", 2)
-    assert CPU_JOB.spec_hash != before
 
 
 def test_a_role_without_pods_is_refused() -> None:

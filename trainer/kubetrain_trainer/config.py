@@ -11,7 +11,7 @@ from kubetrain_trainer.config_checks import check_together
 from kubetrain_trainer.data_settings import DataSettings
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.settings import DEFAULTS_VERSION, setting
+from kubetrain_trainer.settings import setting
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
@@ -268,8 +268,8 @@ class TrainConfig(DataSettings):
 
     @property
     def digest(self) -> str:
-        """A hash of the settings that differ from their defaults. Releases up to 0.1.0 hashed all settings."""
-        canonical = json.dumps([DEFAULTS_VERSION, self.changed_settings()], sort_keys=True, separators=(",", ":"))
+        """A hash of the settings that differ from their defaults, so that adding a setting does not change it."""
+        canonical = json.dumps(self.changed_settings(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @property

@@ -9,10 +9,6 @@ from typing import Any, ClassVar, Self
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
-# Digests cover only the settings that differ from their defaults, so that adding a setting changes no digest.
-# Raise this if an existing default gets another value or meaning: the same changes would then mean another training.
-# The default of an added setting must keep what the code did before.
-DEFAULTS_VERSION = 1
 MAX_INTEGER = 2**31 - 1
 """Kubernetes accepts no larger users and counts."""
 

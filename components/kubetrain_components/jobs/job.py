@@ -14,7 +14,7 @@ from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.code_folder import SAFE_PATH
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings import DEFAULTS_VERSION, changed_fields
+from kubetrain_trainer.settings import changed_fields
 
 MLFLOW_RUN = "MLFLOW_RUN_ID"
 NOT_HASHED = ("identity", "metrics_port", "avoided_nodes", "seconds_running")
@@ -106,7 +106,7 @@ class Job:
         """
         same = replace(self, placement=self.placement.without_env(MLFLOW_RUN))
         spec = {name: value for name, value in _spec(same).items() if name not in NOT_HASHED}
-        return hashlib.sha256(json.dumps([DEFAULTS_VERSION, spec], sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def labels(self) -> dict[str, str]:
