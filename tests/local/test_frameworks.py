@@ -434,6 +434,7 @@ class TestPyTorch:
             (own_build("data=[1]"), "data of the Task is a list: give a function, such as lambda split: …"),
             (own_build("data='train'"), "data of the Task is a str: give a function"),
             (own_build("data=list, sampler=range(8)"), "sampler of the Task is a range: give a function$"),
+            (own_build("data=list, classes=('cat', 'dog', 'cat')"), "classes of the Task has 'cat' more than once"),
         ],
     )
     def test_what_is_no_function_is_refused(

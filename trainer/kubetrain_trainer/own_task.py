@@ -1,6 +1,7 @@
 """A task of the user's own, made by the function that `model` names."""
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def build_own_task(config: TrainConfig, data_dir: Path, kind: type) -> Any:
         kind: The framework's class of tasks.
 
     Raises:
-        InvalidSetting: if the function does not return one, or a part of it is not a function.
+        InvalidSetting: if the function does not return one, or a part of it is not a function, or names a class twice.
     """
     build = load_function(config.model)
     check_takes_both(config.model, build)
@@ -31,6 +32,7 @@ def build_own_task(config: TrainConfig, data_dir: Path, kind: type) -> Any:
             f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {kind.__module__}"
         )
     check_functions(task)
+    check_names(task.classes)
     return task
 
 
@@ -49,3 +51,8 @@ def check_functions(task: Any) -> None:
         if part is not None and not callable(part):
             example = ", such as lambda split: …" if name == "data" else ""
             raise InvalidSetting(f"{name} of the Task is a {type(part).__name__}: give a function{example}")
+
+
+def check_names(classes: Sequence[str]) -> None:
+    if twice := sorted({name for name in classes if classes.count(name) > 1}):
+        raise InvalidSetting(f"classes of the Task has '{twice[0]}' more than once: give each class a name of its own")
