@@ -1,6 +1,5 @@
 """Metrics of tasks that cannot be measured are named at the start."""
 
-import importlib
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,12 @@ from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
+from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics, top_classes
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.loading import Loaded
 from kubetrain_trainer.pytorch_ddp.measures import Tally, check_metrics
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.task import Task, accuracy
 
 
 class OfOneProcess:
@@ -87,13 +85,10 @@ def test_a_validation_has_no_result_in_any_process_if_one_has_to_stop(other_stop
     assert mean_metrics(training, step=5) == (None if other_stops else {"loss": 0.5})
 
 
-@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
-def test_the_accuracy_and_the_matrix_count_the_same_answers(framework: str) -> None:
+def test_the_accuracy_and_the_matrix_count_the_same_answers() -> None:
     """Two scores may share a probability, and a score that is not a number is no answer."""
-    evaluate, task = (importlib.import_module(f"{package_of(framework)}.{name}") for name in ("evaluate", "task"))
-    as_tensor = torch.tensor if framework == "pytorch" else importlib.import_module("tensorflow").constant
-    scores = [[0.3, 0.3 + 3e-8], [1.0, 0.0], [math.nan, math.nan]]
-    predictions, confidences = evaluate.top_classes(as_tensor(scores))
+    scores = torch.tensor([[0.3, 0.3 + 3e-8], [1.0, 0.0], [math.nan, math.nan]])
+    predictions, confidences = top_classes(scores)
     assert predictions[:2] == [1, 0]
     assert [math.isfinite(each) for each in confidences] == [True, True, False]
-    assert task.accuracy(as_tensor(scores), as_tensor([1, 0, 0])).numpy().tolist() == [1, 1, 0]
+    assert accuracy(scores, torch.tensor([1, 0, 0])).tolist() == [1, 1, 0]

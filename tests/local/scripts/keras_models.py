@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -29,11 +30,12 @@ from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initia
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
 from kubetrain_trainer.tensorflow_multiworker.loaded_model import build_network
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
+from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
-from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
+from kubetrain_trainer.tensorflow_multiworker.task import Task, accuracy, build_task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.training_output import TrainingOutput
@@ -216,6 +218,34 @@ def test_a_validation_measures_the_loss_and_how_far_it_is_certain() -> None:
     assert (samples, metrics) == (4, {"loss": 4.0})
     margin = 1.959964 * np.std([1, 2, 6, 7], ddof=1) / 2
     assert intervals["loss"] == pytest.approx((4 - margin, 4 + margin))
+
+
+def test_the_accuracy_and_the_matrix_count_the_same_answers() -> None:
+    """Two scores may share a probability, and a score that is not a number is no answer."""
+    scores = tf.constant([[0.3, 0.3 + 3e-8], [1.0, 0.0], [np.nan, np.nan]])
+    predictions, confidences = evaluate.top_classes(scores)
+    assert predictions[:2] == [1, 0]
+    assert np.isfinite(confidences).tolist() == [True, True, False]
+    assert accuracy(scores, tf.constant([1, 0, 0])).numpy().tolist() == [1, 1, 0]
+
+
+def test_statistics_of_models_by_name_lag_by_a_few_steps() -> None:
+    """MobileNetV2 has 0.999 of its own: its validation would be chance for thousands of steps."""
+    model = build_model("keras:mobilenetv2", 32, 2, {"alpha": 0.35})
+    momenta = {each.momentum for each in model.layers if isinstance(each, keras.layers.BatchNormalization)}
+    assert momenta == {0.9}
+
+
+def test_a_file_of_weights_with_links_to_other_files_is_foreign(tmp_path: Path) -> None:
+    mlp(2).save_weights(tmp_path / checkpoint.EXPORT_FILE)
+    with h5py.File(tmp_path / checkpoint.EXPORT_FILE, "r+") as file:
+        vars_of_layer = file["layers/dense/vars"]
+        del vars_of_layer["0"]
+        vars_of_layer["0"] = h5py.ExternalLink("/etc/passwd", "/")
+    with pytest.raises(KubetrainError, match="it contains more than numbers"):
+        checkpoint.load_weights(tmp_path, [{"name": checkpoint.EXPORT_FILE}], mlp(2))
+    with pytest.raises(KubetrainError, match="lists no weights of this trainer"):
+        checkpoint.load_weights(tmp_path, [{"name": "other.h5"}], mlp(2))
 
 
 def test_a_step_minimizes_the_training_loss() -> None:

@@ -7,6 +7,11 @@ from typing import Any
 import keras
 from keras import layers
 
+from kubetrain_trainer.tensorflow_multiworker.layers import layers_of
+
+MOMENTUM = 0.9
+"""As in PyTorch. With the 0.99 or 0.999 of Keras' models, statistics lag by hundreds or thousands of steps."""
+
 
 def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[str, Any]) -> keras.Model:
     shape = (pixels, pixels, 3)
@@ -21,7 +26,11 @@ def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[st
     arguments = {"weights": None, "input_shape": shape, "classes": num_classes, "classifier_activation": None}
     if "include_preprocessing" in inspect.signature(build).parameters:
         arguments["include_preprocessing"] = False  # the data is already normalized
-    return build(**arguments, **model_args)
+    model = build(**arguments, **model_args)
+    for layer in layers_of(model):
+        if isinstance(layer, layers.BatchNormalization):
+            layer.momentum = MOMENTUM
+    return model
 
 
 def digits_cnn(shape: tuple[int, int, int], num_classes: int, width: int = 32, dropout: float = 0.2) -> keras.Model:
@@ -58,6 +67,5 @@ def _residual_block(inputs: Any, filters: int, strides: int) -> Any:
 
 def _convolution(inputs: Any, filters: int, size: int = 3, strides: int = 1, activation: str | None = "relu") -> Any:
     outputs = layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False)(inputs)
-    # As in PyTorch. With Keras' default momentum of 0.99, the statistics lag by hundreds of steps.
-    outputs = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(outputs)
+    outputs = layers.BatchNormalization(momentum=MOMENTUM, epsilon=1e-5)(outputs)
     return layers.Activation(activation)(outputs) if activation else outputs
