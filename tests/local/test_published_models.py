@@ -198,14 +198,6 @@ class TestLoading:
         with pytest.raises(KubetrainError, match="do not fit the model that its settings build"):
             load_model(models)
 
-    def test_what_version_1_lacks_can_be_given(self, first: tuple[Arguments, Path], models: Path) -> None:
-        described = load_model(models)
-        change(models, **dict.fromkeys(("config", "classes", "input", "versions")), schema="kubetrain/model/v1")
-        with pytest.raises(KubetrainError, match="did not keep its config and classes: pass"):
-            load_model(models)
-        older = load_model(models, config=SETTINGS.changed_settings(), classes=described.classes)
-        assert older.predict([png()]) == described.predict([png()])
-
     def test_a_task_of_your_own_is_found_in_your_code_and_may_read_a_dataset(
         self, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -299,19 +291,6 @@ class TestLatest:
         nothing = {"version": "", "metrics": {}, "problem": ""}
         assert self.measured(framework, first[0], tmp_path / "none", tmp_path / "latest") == nothing
         assert "latest" not in evaluated(framework, first[0])
-
-    def test_version_1_is_measured_if_its_settings_and_classes_are_those_of_this_run(
-        self, framework: str, first: tuple[Arguments, Path], models: Path, tmp_path: Path
-    ) -> None:
-        arguments = first[0]
-        change(models, **dict.fromkeys(("config", "classes", "input")), schema="kubetrain/model/v1")
-        latest = self.measured(framework, arguments, models, tmp_path / "latest")
-        assert latest["metrics"] == pytest.approx(arguments.output.read_evaluation()["metrics"])
-        change(models, dataset_digest="e" * 16)
-        assert "other classes" in self.measured(framework, arguments, models, tmp_path / "latest")["problem"]
-        change(models, dataset_digest="d" * 16, config_digest="other")
-        problem = self.measured(framework, arguments, models, tmp_path / "latest")["problem"]
-        assert "published by an earlier release" in problem
 
     def test_what_cannot_be_compared_is_a_problem_and_the_new_model_is_evaluated(
         self, framework: str, first: tuple[Arguments, Path], models: Path, tmp_path: Path

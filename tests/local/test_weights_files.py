@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.weights_files import find_weights, read_weights, write_safetensors
 
 WEIGHTS = {
@@ -15,6 +16,10 @@ WEIGHTS = {
     "tied": torch.arange(12.0).reshape(4, 3),
 }
 CPU = torch.device("cpu")
+
+
+def listing(folder: Path) -> list[dict[str, str]]:
+    return [{"name": each.name} for each in folder.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +40,24 @@ def test_weights_are_read_as_they_were_written(largest: int, files: list[str], t
     sizes = {name: tensor.nbytes for name, tensor in WEIGHTS.items()}
     write_safetensors(tmp_path, sizes, WEIGHTS.__getitem__, largest)
     assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == files
-    read = read_weights(find_weights(tmp_path), CPU)
+    read = read_weights(find_weights(tmp_path, listing(tmp_path)), CPU)
     assert read.keys() == WEIGHTS.keys()
     for name, tensor in WEIGHTS.items():
         torch.testing.assert_close(read[name], tensor)
+
+
+def test_a_file_that_is_not_listed_is_not_read(tmp_path: Path) -> None:
+    for name in ("model.pt", "model.safetensors", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    assert find_weights(tmp_path, [{"name": "notes.txt"}, {"name": "model.safetensors"}]).name == "model.safetensors"
+    with pytest.raises(KubetrainError, match="lists no weights of this trainer"):
+        find_weights(tmp_path, [{"name": "notes.txt"}])
+
+
+def test_a_damaged_header_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(KubetrainError, match=r"model\.safetensors is damaged \(.*eader"):
+        read_weights(tmp_path / "model.safetensors", CPU)
 
 
 def test_no_more_than_a_file_is_read_at_once(tmp_path: Path) -> None:
@@ -56,6 +75,6 @@ def test_the_library_of_safetensors_reads_an_index_in_the_usual_form(tmp_path: P
     from transformers.utils.hub import get_checkpoint_shard_files
 
     write_safetensors(tmp_path, {name: tensor.nbytes for name, tensor in WEIGHTS.items()}, WEIGHTS.__getitem__, 60)
-    files, metadata = get_checkpoint_shard_files(str(tmp_path), str(find_weights(tmp_path)))
+    files, metadata = get_checkpoint_shard_files(str(tmp_path), str(find_weights(tmp_path, listing(tmp_path))))
     assert [Path(each).name for each in files] == sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert sorted(metadata["all_checkpoint_keys"]) == sorted(WEIGHTS)

@@ -7,9 +7,14 @@ from typing import Any
 
 def describe(version: str, **changes: Any) -> bytes:
     texts = dict.fromkeys(("run_id", "image", "dataset_digest", "config_digest"), "x")
-    return json.dumps(
-        {"schema": "kubetrain/model/v2", "version": version, "framework": "pytorch", **texts, **changes}
-    ).encode()
+    described = {
+        "schema": "kubetrain/model/v2",
+        "version": version,
+        "framework": "pytorch",
+        "classes": [],
+        "config": {},
+    }
+    return json.dumps({**described, **texts, **changes}).encode()
 
 
 def publish(store: Any, version: str, content: bytes = b"weights") -> None:

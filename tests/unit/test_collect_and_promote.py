@@ -14,7 +14,6 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.promote_model.description import Origin, shareable
 from kubetrain_components.promote_model.promote import promote_model
 from kubetrain_components.run.gate import GateNotMet, Latest, parse_gate
-from kubetrain_components.run.published_model import latest_model
 from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_trainer.checkpoint_layout import CorruptFiles, TrainingProgress, choose_checkpoint
 from kubetrain_trainer.config import TrainConfig
@@ -195,11 +194,10 @@ class TestPromote:
         with pytest.raises(KubetrainError, match=rf"{store.uri}/{LATEST} .* delete it, or set model_uri"):
             promote_model(output, store, ANY, of("0123456789ab"))
         assert store.read(LATEST).read() == content
+        assert [each.key for each in store.list()] == [LATEST], "no version is left behind without a name"
 
 
 class TestModelJson:
-    """Version 2 says what loading the model needs; version 1 is still read."""
-
     def published(self, output: TrainingOutput, folder: Path, **origin: str) -> dict[str, Any]:
         promoted = promote_model(output, DirectoryStore(folder), ANY, of("0123456789ab", **origin))
         content: dict[str, Any] = json.loads((folder / promoted.version / "model.json").read_text())
@@ -255,19 +253,6 @@ class TestModelJson:
         assert "canary" not in str(shown) and "123456" not in str(shown) and "424242" not in str(shown)
         assert {name: shown[name] for name in settings} == settings
 
-    def test_version_1_is_still_read(self, output: TrainingOutput, tmp_path: Path) -> None:
-        now = self.published(output, tmp_path / "models")
-        names = ("version", "framework", "files", "metrics", "dataset_digest", "config_digest", "image", "run_id")
-        older = {"schema": "kubetrain/model/v1", **{name: now[name] for name in names}}
-        for path in (tmp_path / "models" / "latest.json", tmp_path / "models" / now["version"] / "model.json"):
-            path.write_text(json.dumps(older))
-        reusable = latest_model(DirectoryStore(tmp_path / "models"))
-        assert reusable is not None
-        assert (reusable.config_digest, reusable.processes, reusable.missing) == (TrainConfig().digest, 0, [])
-        assert open_model(tmp_path / "models").framework == "pytorch"
-        with pytest.raises(KubetrainError, match="published by an earlier release"):
-            open_model(tmp_path / "models").config()
-
     @pytest.mark.parametrize(
         "change",
         [
@@ -276,6 +261,9 @@ class TestModelJson:
             {"files": [{"name": "/etc/passwd"}]},
             {"files": [{"name": 7}]},
             {"files": "model.pt"},
+            {"files": []},
+            {"classes": ["cat", "dog", "cat"]},
+            {"config": None},
             {"version": "../.."},
             {"version": ""},
             {"run_id": None},

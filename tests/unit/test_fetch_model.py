@@ -58,6 +58,8 @@ def test_without_a_model_this_is_noted(store: DirectoryStore, tmp_path: Path) ->
         ("v1/sub/model.pt", None, "v1", "v1/sub/model.pt is missing: publish the model again"),
         ("v1/model.json", None, "v1", "v1/model.json is missing"),
         ("v1/model.json", b"{", "v1", "is not valid JSON"),
+        ("v1/model.json", b"[" * 100_000, "v1", "is not valid JSON"),
+        ("latest.json", b"[" * 100_000, "", "does not describe a model that kubetrain published"),
         ("v1/model.json", describe("v1", files=[{"name": "../../outside"}]), "v1", "does not describe a model"),
     ],
 )
@@ -72,6 +74,25 @@ def test_a_model_that_is_not_whole_is_a_problem(
     fetch_latest(store, tmp_path / "latest")
     assert fetched(tmp_path / "latest")["version"] == version
     assert says in fetched(tmp_path / "latest")["problem"]
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "says"),
+    [
+        ("v2/model.json", {"version": "v1"}, "the folder v2 has the model.json of version v1"),
+        ("latest.json", {"metrics": {"accuracy": 0.9999}}, "latest.json differs from v2/model.json"),
+    ],
+)
+def test_a_description_of_another_model_is_refused_everywhere(
+    store: DirectoryStore, tmp_path: Path, key: str, changes: dict[str, Any], says: str
+) -> None:
+    for version in ("v1", "v2"):
+        publish(store, version)
+    store.write(key, json.dumps({**json.loads(store.read(key).read()), **changes}).encode())
+    fetch_latest(store, tmp_path / "latest")
+    assert says in fetched(tmp_path / "latest")["problem"]
+    with pytest.raises(KubetrainError, match=says):
+        load_model(tmp_path / "models" / key.removesuffix("model.json").removesuffix("latest.json"))
 
 
 def test_a_model_that_is_published_at_that_moment_is_not_taken_for_none(store: DirectoryStore, tmp_path: Path) -> None:

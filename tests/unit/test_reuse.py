@@ -41,7 +41,9 @@ def parameters(tmp_path: Path) -> RunParameters:
 def publish(models: Path, **changes: Any) -> None:
     """Write what promote_model writes."""
     usual = {
-        "schema": "kubetrain/model/v1",
+        "schema": "kubetrain/model/v2",
+        "classes": [],
+        "config": {},
         "version": VERSION,
         "files": [{"name": "model.pt", "size": len(b"weights")}],
         "run_id": "r1",
@@ -114,6 +116,15 @@ def test_a_model_whose_files_were_deleted_is_not_reused(
     publish(tmp_path)
     (tmp_path / VERSION / file).unlink()
     assert f"{file} of the latest model, {tmp_path.as_uri()}/{VERSION}/, is missing" in reason(parameters, capsys)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[" * 100_000])
+def test_a_model_with_another_description_than_latest_is_not_reused(
+    parameters: RunParameters, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    publish(tmp_path)
+    (tmp_path / VERSION / "model.json").write_text(content)
+    assert "model.json of the latest model, " in reason(parameters, capsys)
 
 
 @pytest.mark.parametrize("content", [b"", b"weight", b"weights!"])

@@ -5,15 +5,16 @@
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.model_folder import open_model
+from kubetrain_trainer.model_folder import listed_file, open_model
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION, TrainingOutput
 
@@ -39,26 +40,26 @@ def _find(config: TrainConfig, output: TrainingOutput, file_names: Sequence[str]
         return str(place)
     if (place / PUBLISHED_DESCRIPTION).is_file():
         model = open_model(place)
-        return _in(model.path, file_names, model.framework)
+        return _in(model.path, file_names, model.description)
     if (place / "export").is_dir():
-        manifest = TrainingOutput(place).read_export()
-        return _in(place / "export", file_names, manifest["framework"])
+        return _in(place / "export", file_names, TrainingOutput(place).read_export())
     raise InvalidSetting(
         f"initial_weights: {place} is neither a run with an exported model, nor a published model, nor a file: "
         "name one by its path under the output root"
     )
 
 
-def _in(folder: Path, file_names: Sequence[str], framework: str) -> str:
+def _in(folder: Path, file_names: Sequence[str], described: Mapping[str, Any]) -> str:
     """
     Raises:
         InvalidSetting: if another framework or custom code wrote the model.
     """
-    if found := next((folder / name for name in file_names if (folder / name).is_file()), None):
-        return str(found)
+    if found := listed_file(file_names, described["files"]):
+        return str(folder / found)
     raise InvalidSetting(
-        f"initial_weights: the model in {folder} is one of {framework} and has no {file_names[0]}, which this training "
-        "starts from: name the file of weights itself, or a model that the same framework's trainer has trained"
+        f"initial_weights: the model in {folder} is one of {described['framework']} and has no {file_names[0]}, which "
+        "this training starts from: name the file of weights itself, or a model that the same framework's trainer has "
+        "trained"
     )
 
 

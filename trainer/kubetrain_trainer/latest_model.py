@@ -69,15 +69,8 @@ def _comparable(model: ModelFolder, arguments: Arguments, classes: Sequence[str]
     framework, ours = arguments.output.read_config()["framework"], arguments.config
     if model.framework != framework:
         raise KubetrainError(f"it was trained with {model.framework}, not {framework}: use another model_uri")
-    if not _has_classes(model, arguments, classes):
-        raise KubetrainError("it has other classes than the dataset has now, or was published without their names")
+    if model.classes != tuple(classes):
+        raise KubetrainError("it has other classes than the dataset has now")
     if model.description["config_digest"] == ours.digest:
         return ours
     return replace(model.config(), **WITHOUT_RECIPE, **{name: getattr(ours, name) for name in OF_THIS_RUN})
-
-
-def _has_classes(model: ModelFolder, arguments: Arguments, classes: Sequence[str]) -> bool:
-    """Without their names, as in version 1 of model.json, only the same dataset has surely the same classes."""
-    if "classes" in model.description or not classes:
-        return model.classes == tuple(classes)
-    return bool(model.description["dataset_digest"] == arguments.dataset_digest)

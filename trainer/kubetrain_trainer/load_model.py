@@ -22,7 +22,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.given_images import images_among
 from kubetrain_trainer.image_input import with_recorded_input
-from kubetrain_trainer.model_folder import ModelFolder, open_model
+from kubetrain_trainer.model_folder import check_version, open_model
 from kubetrain_trainer.model_names import is_own_code
 
 NO_DATASET = Path("/no-dataset")
@@ -51,7 +51,7 @@ class LoadedModel(ABC):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(self.model_json.get("classes", ()))
+        return tuple(self.model_json["classes"])
 
     @property
     def metrics(self) -> Mapping[str, float | None]:
@@ -98,21 +98,18 @@ def load_model_folder(
     *,
     code: str | PathLike[str] | None = None,
     data_dir: str | PathLike[str] | None = None,
-    config: Mapping[str, Any] | None = None,
-    classes: Sequence[str] | None = None,
 ) -> LoadedModel:
     """Load a version of a model, or the latest one in a folder of models.
 
     Args:
         code: Folder with the module of a task of your own, if Python does not find it.
         data_dir: Folder of a dataset, if building a task of your own reads one.
-        config: Settings of the training that a model of an earlier release does not have, such as the model.
-        classes: The names of its classes, which such a model does not have either.
 
     Raises:
         KubetrainError: if the model is missing or damaged, or its network cannot be built.
     """
-    model = _completed(open_model(Path(path)), config, classes)
+    model = open_model(Path(path))
+    check_version(model, model.path.resolve().name)
     trained_with = model.config()
     if trained_with.entry:
         raise KubetrainError(
@@ -149,18 +146,6 @@ def _refuse_other_code(code: Path, module: str) -> None:
 def _files_of(code: Path, module: str) -> list[Path]:
     place = code.joinpath(*module.split("."))
     return [file.resolve() for file in (place.with_name(f"{place.name}.py"), place / "__init__.py") if file.is_file()]
-
-
-def _completed(model: ModelFolder, config: Mapping[str, Any] | None, classes: Sequence[str] | None) -> ModelFolder:
-    """Add what the model.json of an earlier release lacks."""
-    given = {name: value for name, value in (("config", config), ("classes", classes)) if value is not None}
-    completed = ModelFolder(model.path, {**given, **model.description})
-    if lacks := [name for name in ("config", "classes") if name not in completed.description]:
-        raise KubetrainError(
-            f"{model.path} was published by an earlier release, which did not keep its {' and '.join(lacks)}: pass "
-            "config={'model': …} and classes=[…] as in its training"
-        )
-    return completed
 
 
 def _loader(framework: str) -> Any:

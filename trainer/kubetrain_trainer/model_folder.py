@@ -5,7 +5,7 @@
 <models>/<version>/…             its files
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,11 +16,9 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
 
 SCHEMA = "kubetrain/model/v2"
-SCHEMAS = ("kubetrain/model/v1", SCHEMA)
-"""Version 1 says neither the settings nor the classes nor the input of the model."""
 LATEST = "latest.json"
 TEXTS = ("version", "run_id", "image", "dataset_digest", "config_digest")
-"""Names in model.json that every release has written as strings."""
+"""Names in model.json whose values are strings."""
 HIDDEN = "…"
 """Stands in the settings for what may be a secret."""
 
@@ -40,19 +38,15 @@ class ModelFolder:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(self.description.get("classes", ()))
+        return tuple(self.description["classes"])
 
     def config(self) -> TrainConfig:
         """Return the settings of its training.
 
         Raises:
-            KubetrainError: if model.json does not have them, or has settings of another release.
+            KubetrainError: if model.json does not have all of them, or has settings of another release.
         """
-        recorded, model = self.description.get("config"), f"model {self.description['version']}"
-        if recorded is None:
-            raise KubetrainError(
-                f"{model} was published by an earlier release of kubetrain, which kept no settings of it"
-            )
+        recorded, model = self.description["config"], f"model {self.description['version']}"
         if hidden := [name for name, value in recorded.get("model_args", {}).items() if HIDDEN in repr(value)]:
             raise KubetrainError(f"{model} was published without model_args {', '.join(hidden)}, which may be a secret")
         if unknown := [name for name in recorded if name not in TrainConfig.names()]:
@@ -68,12 +62,52 @@ def open_model(folder: Path) -> ModelFolder:
     Raises:
         KubetrainError: if the model is missing or damaged.
     """
-    if not (folder / PUBLISHED_DESCRIPTION).is_file() and (folder / LATEST).is_file():
-        folder = folder / read_description(folder / LATEST)["version"]
+    if (folder / PUBLISHED_DESCRIPTION).is_file() or not (folder / LATEST).is_file():
+        return _open_version(folder)
+    latest = read_description(folder / LATEST)
+    model = _open_version(folder / latest["version"])
+    check_latest(latest, model, str(folder))
+    return model
+
+
+def _open_version(folder: Path) -> ModelFolder:
     model = ModelFolder(folder, read_description(folder / PUBLISHED_DESCRIPTION))
     for file in model.description["files"]:
         check_file(folder / file["name"], file)
     return model
+
+
+def check_latest(latest: Mapping[str, Any], model: ModelFolder, models: str) -> None:
+    """
+    Raises:
+        DamagedModel: if latest.json is another one than the model.json of the version that it names.
+    """
+    if latest != model.description:
+        raise DamagedModel(
+            f"{models}/{LATEST} differs from {latest['version']}/{PUBLISHED_DESCRIPTION}: replace it by a copy of the "
+            f"{PUBLISHED_DESCRIPTION} of the version that is to be the latest"
+        )
+
+
+def check_version(model: ModelFolder, version: str) -> None:
+    """
+    Raises:
+        DamagedModel: if the folder of this version has the model.json of another.
+    """
+    if (named := model.description["version"]) != version:
+        raise DamagedModel(
+            f"the folder {version} has the {PUBLISHED_DESCRIPTION} of version {named}: name a copy of a version as the "
+            "version itself"
+        )
+
+
+def listed_file(names: Iterable[str], files: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first of these names that the description of a model lists; empty if it lists none.
+
+    Other files in its folder are not verified.
+    """
+    listed = {file["name"] for file in files}
+    return next((name for name in names if name in listed), "")
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -88,7 +122,7 @@ def read_description(path: Path) -> dict[str, Any]:
         raise KubetrainError(
             f"{path.parent} has no published model: it has neither {PUBLISHED_DESCRIPTION} nor {LATEST}"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedModel(f"{path} is not valid JSON: publish the model again") from error
     if not describes_model(description):
         raise KubetrainError(f"{path} does not describe a model that this release of kubetrain can read")
@@ -99,11 +133,14 @@ def describes_model(description: Any) -> bool:
     """Return True if this is the content of a model.json, whose files lie within its folder."""
     try:
         names = [file["name"] for file in description["files"]]
-        texts = [description[name] for name in TEXTS]
+        texts, classes = [description[name] for name in TEXTS], description["classes"]
         return (
-            description["schema"] in SCHEMAS
+            description["schema"] == SCHEMA
+            and bool(names)
             and all(map(is_inside, [*names, description["version"]]))
             and all(isinstance(text, str) for text in texts)
+            and len({*classes}) == len(classes)
+            and isinstance(description["config"], dict)
         )
     except (TypeError, KeyError, AttributeError):
         return False

@@ -6,8 +6,10 @@ python -m kubetrain_components.fetch_model.fetch --uri s3://bucket/models --to /
 import argparse
 import shutil
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.resumed_read import read_resumed
@@ -16,7 +18,14 @@ from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, 
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.latest_model import MODEL, note_fetched
-from kubetrain_trainer.model_folder import DamagedModel, ModelFolder, open_model, read_description
+from kubetrain_trainer.model_folder import (
+    DamagedModel,
+    ModelFolder,
+    check_latest,
+    check_version,
+    open_model,
+    read_description,
+)
 from kubetrain_trainer.termination import report_failure
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
 
@@ -33,13 +42,20 @@ def fetch_latest(store: ObjectStore, folder: Path) -> None:
     try:
         if latest := find_latest(store):
             version = str(latest["version"])
-            fetch_model(store, f"{version}/", folder / MODEL)
+            fetch_named(store, latest, folder / MODEL)
     except StoreUnavailable:
         raise
     except KubetrainError as error:
         problem = str(error)
     note_fetched(folder, version, problem)
     print(f"the latest model: {problem or version or 'none is published yet'}", flush=True)
+
+
+def fetch_named(store: ObjectStore, latest: Mapping[str, Any], folder: Path) -> ModelFolder:
+    """Fetch the version that latest.json names, as fetch_model() does."""
+    model = fetch_model(store, f"{latest['version']}/", folder)
+    check_latest(latest, model, store.uri.rstrip("/"))
+    return model
 
 
 def fetch_model(store: ObjectStore, prefix: str, folder: Path) -> ModelFolder:
@@ -52,7 +68,9 @@ def fetch_model(store: ObjectStore, prefix: str, folder: Path) -> ModelFolder:
     _fetch(store, prefix, PUBLISHED_DESCRIPTION, folder)
     for file in read_description(folder / PUBLISHED_DESCRIPTION)["files"]:
         _fetch(store, prefix, file["name"], folder)
-    return open_model(folder)
+    model = open_model(folder)
+    check_version(model, f"{store.uri.rstrip('/')}/{prefix}".rstrip("/").rpartition("/")[2])
+    return model
 
 
 def _fetch(store: ObjectStore, prefix: str, name: str, folder: Path) -> None:

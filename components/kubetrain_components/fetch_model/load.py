@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kubetrain_components.fetch_model.fetch import fetch_model
+from kubetrain_components.fetch_model.fetch import fetch_model, fetch_named
 from kubetrain_components.object_store.open_store import check_uri, local_path, names_directory, open_store
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.run.published_model import find_latest
@@ -31,8 +31,7 @@ def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: An
         return load_model_folder(local_path(str(uri)), **options)
     store = _open_s3(str(uri), s3_endpoint)
     with TemporaryDirectory() as folder:
-        fetch_model(store, _prefix(store), Path(folder))
-        return load_model_folder(folder, **options)
+        return load_model_folder(_fetched(store, Path(folder)), **options)
 
 
 def _open_s3(uri: str, endpoint: str) -> ObjectStore:
@@ -45,12 +44,12 @@ def _open_s3(uri: str, endpoint: str) -> ObjectStore:
         ) from error
 
 
-def _prefix(store: ObjectStore) -> str:
-    """Return the prefix of the version: the store's own, or the one that latest.json names."""
+def _fetched(store: ObjectStore, folder: Path) -> Path:
+    """Fetch the version that the store has itself, or that latest.json names, and return its folder."""
     if store.find(PUBLISHED_DESCRIPTION):
-        return ""
+        return fetch_model(store, "", folder / store.uri.rstrip("/").rpartition("/")[2]).path
     if latest := find_latest(store):
-        return f"{latest['version']}/"
+        return fetch_named(store, latest, folder / latest["version"]).path
     raise KubetrainError(
         f"no model is published under {store.uri}: it has neither {PUBLISHED_DESCRIPTION} nor latest.json"
     )

@@ -9,7 +9,7 @@ from typing import Any
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_components.promote_model.description import Origin, describe_model
 from kubetrain_components.run.gate import Gate, latest_of
-from kubetrain_components.run.published_model import MAX_ATTEMPTS, read_latest, version_uri
+from kubetrain_components.run.published_model import MAX_ATTEMPTS, find_latest, read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_folder import LATEST
 from kubetrain_trainer.training_output import TrainingOutput
@@ -39,6 +39,7 @@ def promote_model(output: TrainingOutput, store: ObjectStore, gate: Gate, origin
     created = datetime.fromisoformat(output.read_config()["created"])
     version = f"{created.strftime(STAMP_FORMAT)}-{origin.run_id.replace('-', '')[:8]}"
     model = describe_model(output, version, origin)
+    find_latest(store)  # a damaged latest.json would leave the version behind without a name
     for file in model["files"]:
         store.write(f"{version}/{file['name']}", output.export / file["name"])
     store.write(f"{version}/model.json", _json(model))

@@ -9,6 +9,7 @@ from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_folder import LATEST, describes_model
+from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
 
 MAX_ATTEMPTS = 10
 
@@ -22,10 +23,10 @@ class PublishedModel:
     config_digest: str
     image_id: str = ""
     processes: int = 0
-    """Number of training processes, which multiplies the batch size; 0: an older release did not record it."""
+    """Number of training processes, which multiplies the batch size; 0: unknown."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     missing: Sequence[str] = ()
-    """Files of the version that no longer exist, or have another size."""
+    """Files of the version that no longer exist, or are not as latest.json says."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,9 +46,12 @@ def latest_model(store: ObjectStore) -> PublishedModel | None:
 
 
 def _missing(store: ObjectStore, model: Mapping[str, Any]) -> Iterator[str]:
-    for file in ({"name": "model.json"}, *model["files"]):
+    described = store.find(f"{model['version']}/{PUBLISHED_DESCRIPTION}")
+    if described is None or _read(store, described.key, described.etag) != model:
+        yield PUBLISHED_DESCRIPTION
+    for file in model["files"]:
         found = store.find(f"{model['version']}/{file['name']}")
-        if found is None or found.size != file.get("size", found.size):
+        if found is None or found.size != file.get("size"):
             yield file["name"]
 
 
@@ -72,17 +76,22 @@ def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
         ObjectChanged: if latest.json was replaced.
         KubetrainError: if it is another program's.
     """
-    content = with_retries(lambda: store.read(LATEST, etag).read())
-    try:
-        model: dict[str, Any] = json.loads(content)
-    except ValueError:
-        model = {}
+    model: dict[str, Any] = _read(store, LATEST, etag)
     if describes_model(model):
         return model
     raise KubetrainError(
         f"{store.uri.rstrip('/')}/{LATEST} does not describe a model that kubetrain published: delete it, or set "
         "model_uri to a prefix of its own"
     )
+
+
+def _read(store: ObjectStore, key: str, etag: str) -> Any:
+    """Return the content of the object; None if it is not JSON."""
+    content = with_retries(lambda: store.read(key, etag).read())
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def version_uri(store: ObjectStore, version: str) -> str:

@@ -46,7 +46,7 @@ def reason_to_train(latest: PublishedModel | None, parameters: RunParameters, da
     if latest is None:
         return "no model is published yet"
     if latest.missing:
-        return f"{', '.join(latest.missing)} of the latest model, {latest.uri}, is missing or has another size"
+        return f"{', '.join(latest.missing)} of the latest model, {latest.uri}, is missing, or not as latest.json says"
     changes = {
         "dataset": (latest.dataset_digest, dataset_digest),
         "configuration": (latest.config_digest, parameters.train_config.digest),

@@ -53,7 +53,7 @@ def measure_published(data_dir: Path, device: torch.device, model: ModelFolder, 
     """Evaluate a published model, which was trained with these settings, on this dataset."""
     sized = with_recorded_input(config, model.description)
     task = build_task(sized, data_dir)
-    load_weights(model.path, task.model, device)
+    load_weights(model.path, model.description["files"], task.model, device)
     return measure(task, task.data(sized.test_split), sized, device)[0].results()
 
 

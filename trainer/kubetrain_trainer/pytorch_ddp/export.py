@@ -1,6 +1,6 @@
 """Export the weights of a checkpoint as the model, and load them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,17 @@ def _write_safetensors(folder: Path, weights: list[Any]) -> None:
 def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) -> dict[str, Any]:
     """Load the exported weights into the model and return the manifest of the export."""
     manifest = output.read_export()
-    load_weights(output.export, model, device)
+    load_weights(output.export, manifest["files"], model, device)
     return manifest
 
 
-def load_weights(folder: Path, model: nn.Module, device: torch.device) -> None:
+def load_weights(folder: Path, files: Iterable[Mapping[str, Any]], model: nn.Module, device: torch.device) -> None:
     """Load exported weights into the model, on this device.
 
     Raises:
         KubetrainError: if they belong to another model, or the file contains code.
     """
-    path = find_weights(folder)
+    path = find_weights(folder, files)
     fill(model, device)
     try:
         model.load_state_dict(read_weights(path, device))

@@ -45,7 +45,7 @@ class Loaded(LoadedModel):
         return next((parameter.device for parameter in self.network.parameters()), torch.device("cpu"))
 
     def load(self, folder: Path) -> None:
-        load_weights(folder, self.network, self.device)
+        load_weights(folder, self.model_json["files"], self.network, self.device)
         self.network.eval()
 
     def outputs_of_images(self, images: Sequence[Any]) -> Tensor:

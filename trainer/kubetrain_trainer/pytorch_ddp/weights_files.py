@@ -5,7 +5,7 @@ model.safetensors
 model-00001-of-00002.safetensors, …, model.safetensors.index.json    the names in each, if they are large
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from kubetrain_trainer.durable_files import read_json, write_json
+from kubetrain_trainer.model_folder import listed_file
 from kubetrain_trainer.pytorch_ddp.state_files import load_state
+from kubetrain_trainer.unusable_files import damaged_error, unlisted_error
 
 PYTORCH, SAFETENSORS = "model.pt", "model.safetensors"
 INDEX = f"{SAFETENSORS}.index.json"
@@ -53,9 +55,11 @@ def _grouped(sizes: Mapping[str, int], largest: int) -> Iterator[list[str]]:
     yield group
 
 
-def find_weights(folder: Path) -> Path:
-    """Return the file that stands for the weights in the folder of an export."""
-    return next((folder / name for name in EXPORT_FILES if (folder / name).exists()), folder / PYTORCH)
+def find_weights(folder: Path, files: Iterable[Mapping[str, Any]]) -> Path:
+    """Return the file that stands for the weights, among those that are listed for this folder."""
+    if name := listed_file(EXPORT_FILES, files):
+        return folder / name
+    raise unlisted_error(folder)
 
 
 def read_weights(path: Path, device: torch.device) -> Any:
@@ -64,7 +68,11 @@ def read_weights(path: Path, device: torch.device) -> Any:
         files = sorted({*read_json(path)["weight_map"].values()})
         return {name: tensor for each in files for name, tensor in read_weights(path.parent / each, device).items()}
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path, str(device))
+        try:
+            return load_file(path, str(device))
+        except SafetensorError as error:
+            raise damaged_error(path, error) from error
     return load_state(path, device, mmap=device.type == "cpu")

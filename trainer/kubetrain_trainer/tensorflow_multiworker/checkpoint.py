@@ -2,7 +2,7 @@
 
 import pickle  # only for its exception class; nothing is unpickled
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import tensorflow as tf
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.model_folder import listed_file
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.unusable_files import foreign_error, misfit_error, other_model_error
+from kubetrain_trainer.unusable_files import foreign_error, misfit_error, other_model_error, unlisted_error
 
 STATE_FILE = "state.npz"
 EXPORT_FILE = "model.weights.h5"
@@ -68,22 +69,26 @@ def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str,
 def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
     """Load the exported weights into the model and return the manifest of the export."""
     manifest = output.read_export()
-    load_weights(output.export / EXPORT_FILE, model)
+    load_weights(output.export, manifest["files"], model)
     return manifest
 
 
-def load_weights(path: Path, model: keras.Model) -> None:
+def load_weights(folder: Path, files: Iterable[Mapping[str, Any]], model: keras.Model) -> None:
     """Load exported weights into the model.
 
     Raises:
         KubetrainError: if they belong to another model, or the file may contain code.
     """
+    if not listed_file([EXPORT_FILE], files):
+        raise unlisted_error(folder)
+    path = folder / EXPORT_FILE
     try:
         model.load_weights(path)
     except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
         raise foreign_error(path) from error
     except ValueError as error:
-        raise other_model_error(path) from error
+        is_refused = str(error).startswith("Not allowed")  # such as links to other files
+        raise (foreign_error if is_refused else other_model_error)(path) from error
 
 
 def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | None) -> dict[str, Any]:

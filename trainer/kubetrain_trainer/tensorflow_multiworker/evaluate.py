@@ -24,7 +24,7 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sample_keys import batches_of
 from kubetrain_trainer.sampling import evaluation_indices
-from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
 from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, load, preparation
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
@@ -58,7 +58,7 @@ def measure_published(data_dir: Path, group: Group, model: ModelFolder, config: 
     use_precision(sized)
     with group.strategy.scope():
         task = build_task(sized, data_dir)
-    load_weights(model.path / EXPORT_FILE, task.model)
+    load_weights(model.path, model.description["files"], task.model)
     return measure(task, task.data(sized.test_split), sized, group)[0].results()
 
 

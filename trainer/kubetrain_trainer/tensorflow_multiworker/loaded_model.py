@@ -14,7 +14,7 @@ from kubetrain_trainer.given_images import check_pixels, given_images, refused_i
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.sample_keys import batches_of
-from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_weights
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_weights
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predict, probabilities
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.loading import load
@@ -41,7 +41,7 @@ class Loaded(LoadedModel):
     network: keras.Model
 
     def load(self, folder: Path) -> None:
-        load_weights(folder / EXPORT_FILE, self.network)
+        load_weights(folder, self.model_json["files"], self.network)
 
     def outputs_of_images(self, images: Sequence[Any]) -> tf.Tensor:
         samples = StoredImages(given_images(images, png_of), self.config)
