@@ -20,15 +20,18 @@ GLOBAL_BATCH = 64
 
 
 def load(split: str) -> tf.data.Dataset:
-    """Read images as numbers from 0 to 1. Each process takes its share of the samples of every batch."""
+    """Read images as numbers from 0 to 1. Each process takes its share of the samples of every batch.
+
+    What is left over after the last whole training batch is left out: it might have no sample for some process.
+    """
     images = keras.utils.image_dataset_from_directory(
         DATA / split,
         color_mode="grayscale",
         image_size=(8, 8),
-        batch_size=GLOBAL_BATCH,
+        batch_size=None,
         shuffle=split == "train",
         seed=1,
-    )
+    ).batch(GLOBAL_BATCH, drop_remainder=split == "train")
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return images.map(lambda image, label: (image / 255, label)).with_options(options)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from signal import SIGTERM
 
@@ -53,6 +54,28 @@ def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str,
     assert (Path(record["model"]["path"]) / MODELS[example]).is_file()
     output = TrainingOutput(workspace / "output" / record["run_id"])
     assert "loss" in {name for row in read_metrics(output.metrics) for name in row}
+
+
+@THOROUGH
+def test_keras_leaves_out_the_training_images_that_would_not_reach_every_process(digits: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(digits, tmp_path / "data"))
+    for image in sorted(data.glob("train/*/*.png"))[2 * 64 + 1 :]:
+        image.unlink()
+    output = TrainingOutput(tmp_path / "output" / "run")
+    finished = kubetrain(
+        *("train", "--framework", "tensorflow", "--workers", "2", "--data", data, "--output", output.path.parent),
+        *(
+            "--run-id",
+            "run",
+            "--set",
+            "metrics_port=0",
+            "--set",
+            'entry={"script": "train.py", "args": ["--epochs=1"]}',
+        ),
+        cwd=EXAMPLES / "keras",
+    )
+    assert finished.exit_code == 0, finished.output
+    assert (output.export / "model.keras").is_file()
 
 
 @THOROUGH
