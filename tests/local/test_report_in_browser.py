@@ -185,3 +185,36 @@ def test_the_steps_own_report_has_the_evaluation_without_the_run(tmp_path: Path)
 def test_a_run_that_ended_before_its_first_stage_has_a_report_too(tmp_path: Path) -> None:
     html = run_report(record(tmp_path, "stopped", stages=0).to_json(), None)
     assert "Stopped" in html
+
+
+CONTRASTS = """nodes => nodes.map(node => {
+  const light = color => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map(each => color.startsWith("rgb") ? each / 255 : +each)
+    const linear = each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4
+    return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
+  }
+  const {color, backgroundColor} = getComputedStyle(node)
+  const [dark, bright] = [light(color), light(backgroundColor)].sort((one, other) => one - other)
+  return (bright + 0.05) / (dark + 0.05)
+})"""
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+def test_names_of_any_length_and_direction_and_counts_of_any_share_are_readable(
+    browser: object, tmp_path: Path, width: int, height: int, scheme: str
+) -> None:
+    output = trained(tmp_path)
+    evaluation = output.read_evaluation()
+    names = ["long" * 30, "\u202esemit", *evaluation["classes"][2:]]
+    matrix = [[column == (row + 1) % 10 if row % 2 else column == row for column in range(10)] for row in range(10)]
+    matrix[2] = [*range(10)]
+    metrics = {"metric" * 20: 0.5}
+    output.write_evaluation({**evaluation, "classes": names, "confusion": matrix, "metrics": metrics})
+    view, _ = open_page(browser, page(tmp_path, run_report(record(tmp_path).to_json(), output)), width, height, scheme)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    assert min(view.eval_on_selector_all("table.matrix td:not(.zero)", CONTRASTS)) >= 4.5
+    right_to_left = "nodes => nodes.every(node => !node.textContent.includes('semit') || node.closest('bdi'))"
+    assert view.eval_on_selector_all("main b, th span > *", right_to_left)
+    assert view.is_visible("text=epochs")
+    assert not view.is_visible("text=nccl_timeout_seconds")

@@ -72,14 +72,15 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = number
-    defaults = TrainConfig().to_dict()
+    defaults, config = TrainConfig().to_dict(), page["config"].items()
     evaluation = _evaluation(output)
     rows = _rows(output, page["config"]) if output else []
     return environment.get_template("report.html.j2").render(
         **{**page, "facts": [*page["facts"], *slow_processes(rows)]},
         **evaluation,
         curves=_curves(rows, page["config"]),
-        changed={name for name, value in page["config"].items() if value != defaults.get(name)},
+        changed={name: value for name, value in config if value != defaults.get(name)},
+        unchanged={name: value for name, value in config if value == defaults.get(name)},
     )
 
 
