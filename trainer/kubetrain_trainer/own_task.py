@@ -1,7 +1,6 @@
 """A task of the user's own, made by the function that `model` names."""
 
 import inspect
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def build_own_task(config: TrainConfig, data_dir: Path, kind: type) -> Any:
             f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {kind.__module__}"
         )
     check_functions(task)
-    check_names(task.classes)
+    check_classes(task)
     return task
 
 
@@ -53,6 +52,6 @@ def check_functions(task: Any) -> None:
             raise InvalidSetting(f"{name} of the Task is a {type(part).__name__}: give a function{example}")
 
 
-def check_names(classes: Sequence[str]) -> None:
-    if twice := sorted({name for name in classes if classes.count(name) > 1}):
+def check_classes(task: Any) -> None:
+    if twice := [name for name in task.classes if task.classes.count(name) > 1]:
         raise InvalidSetting(f"classes of the Task has '{twice[0]}' more than once: give each class a name of its own")
