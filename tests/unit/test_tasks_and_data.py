@@ -4,6 +4,7 @@ import math
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from kubetrain_trainer.evaluation_record import (
     ClassPredictions,
     check_outputs,
     check_targets,
-    classification_record,
     roc_curve,
 )
 from kubetrain_trainer.image_folder import list_classes, list_images
@@ -170,8 +170,15 @@ def test_a_class_of_the_test_images_alone_is_refused_before_the_training(tmp_pat
     assert source_of(TrainConfig(test_split="held_out", data="tar_shards"), tmp_path) is tar_shards
 
 
+def recorded(classes: list[str], *samples: Any) -> dict[str, Any]:
+    *samples, picture = samples
+    predicted = ClassPredictions(classes)
+    predicted.add(*samples)
+    return predicted.record(picture)
+
+
 def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors() -> None:
-    record = classification_record(
+    record = recorded(
         ["cat", "dog"], [0, 0, 1, 1, 1], [0, 1, 1, 0, 0], [0.9, 0.6, 0.8, 0.7, 0.65], lambda index: f"picture {index}"
     )
     assert record["confusion"] == [[1, 1], [2, 1]], "a row has the predictions for one true class"
@@ -184,10 +191,10 @@ def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors()
 
 def test_a_sample_without_a_number_is_counted_and_in_no_matrix_and_no_curve() -> None:
     truths, predictions, confidences = [0, 1, 0, 1, 0], [0, 1, 0, 0, 0], [0.9, 0.8, math.nan, 0.6, math.inf]
-    record = classification_record(["cat", "dog"], truths, predictions, confidences, str)
-    whole = classification_record(["cat", "dog"], [0, 1, 1], [0, 1, 0], [0.9, 0.8, 0.6], lambda index: "3")
+    record = recorded(["cat", "dog"], truths, predictions, confidences, str)
+    whole = recorded(["cat", "dog"], [0, 1, 1], [0, 1, 0], [0.9, 0.8, 0.6], lambda index: "3")
     assert record == {**whole, "unanswered": {"samples": 2, "first": 2}}
-    assert classification_record(["cat", "dog"], [0], [0], [math.nan], str)["roc"] == []
+    assert recorded(["cat", "dog"], [0], [0], [math.nan], str)["roc"] == []
 
 
 def test_targets_may_be_columns_or_shares_of_classes() -> None:
@@ -220,17 +227,16 @@ def test_classes_without_a_name_are_refused() -> None:
 
 
 def test_the_roc_curve_equals_that_of_scikit_learn() -> None:
-    from sklearn.metrics import roc_auc_score
     from sklearn.metrics import roc_curve as known_roc_curve
 
     random = Random(3)
     truths = [random.randrange(2) for _ in range(500)]
     scores = [round(0.4 * truth + 0.6 * random.random(), 2) for truth in truths]  # with many ties
-    known = {*zip(*(np.round(values, 6) for values in known_roc_curve(truths, scores)), strict=True)}
+    false_alarms, hits, thresholds = known_roc_curve(truths, scores, drop_intermediate=False)
     curve = roc_curve(truths, scores)
-    corners = {(each["false_positive_rate"], each["true_positive_rate"], each["threshold"]) for each in curve[1:]}
-    assert corners <= known
-    assert area_below(curve) == pytest.approx(roc_auc_score(truths, scores), abs=1e-6)
+    assert [point["false_positive_rate"] for point in curve] == pytest.approx(false_alarms, abs=1e-6)
+    assert [point["true_positive_rate"] for point in curve] == pytest.approx(hits, abs=1e-6)
+    assert [point["threshold"] for point in curve[1:]] == pytest.approx(thresholds[1:], abs=1e-6)
 
 
 @pytest.mark.parametrize("positives", [200, 100_000])
@@ -243,16 +249,12 @@ def test_a_long_roc_curve_keeps_its_ends_and_its_area(positives: int) -> None:
     curve = roc_curve(truths, scores)
     assert len(curve) <= MAX_ROC_POINTS + 1
     assert (curve[0]["true_positive_rate"], curve[-1]["true_positive_rate"]) == (0, 1)
-    assert area_below(curve) == pytest.approx(roc_auc_score(truths, scores), abs=1e-4)
+    area = np.trapezoid(*([each[f"{name}_positive_rate"] for each in curve] for name in ("true", "false")))
+    assert area == pytest.approx(roc_auc_score(truths, scores), abs=1e-4)
     assert roc_curve([1, 1], [0.2, 0.8]) == [], "a single class has no curve"
 
 
-def area_below(curve: list[dict[str, float]]) -> float:
-    rates = [[each[f"{name}_positive_rate"] for each in curve] for name in ("true", "false")]
-    return float(np.trapezoid(*rates))
-
-
 def test_only_a_record_of_two_classes_has_a_roc_curve() -> None:
-    record = classification_record(["cat", "dog"], [0, 1], [0, 1], [0.9, 0.8], str)
+    record = recorded(["cat", "dog"], [0, 1], [0, 1], [0.9, 0.8], str)
     assert [(each["threshold"], each["true_positive_rate"]) for each in record["roc"]] == [(1, 0), (0.8, 1), (0.1, 1)]
-    assert "roc" not in classification_record(["a", "b", "c"], [0], [0], [0.9], str)
+    assert "roc" not in recorded(["a", "b", "c"], [0], [0], [0.9], str)

@@ -25,41 +25,36 @@ class Measured(NamedTuple):
 class Answer(NamedTuple):
     """What a classifier predicts for a sample."""
 
-    index: int
+    sample: int
     truth: int
     prediction: int
     confidence: float
 
 
 def classification_record(
-    classes: Sequence[str],
-    truths: Sequence[int],
-    predictions: Sequence[int],
-    confidences: Sequence[float],
-    picture: Callable[[int], str],
+    classes: Sequence[str], samples: Sequence[Answer], picture: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the record. Its confusion matrix has a row per true class and a column per predicted class.
 
     A sample whose confidence is not a number has no answer: it is counted, and left out of the rest.
     """
-    samples = [*map(Answer, count(), truths, predictions, confidences)]
     answers = [each for each in samples if math.isfinite(each.confidence)]
+    unanswered = [each for each in samples if not math.isfinite(each.confidence)]
     matrix = [[0] * len(classes) for _ in classes]
     for each in answers:
         matrix[each.truth][each.prediction] += 1
     wrong = sorted((each for each in answers if each.truth != each.prediction), key=lambda each: -each.confidence)
-    unanswered = [each.index for each in samples if not math.isfinite(each.confidence)]
     return {
         "classes": list(classes),
         "confusion": matrix,
-        **({"unanswered": {"samples": len(unanswered), "first": unanswered[0]}} if unanswered else {}),
+        **({"unanswered": {"samples": len(unanswered), "first": unanswered[0].sample}} if unanswered else {}),
         **({"roc": _roc_of_two(answers)} if len(classes) == 2 else {}),
         "misclassified": [
             {
                 "truth": classes[each.truth],
                 "prediction": classes[each.prediction],
                 "confidence": round(each.confidence, 4),
-                "picture": picture(each.index),
+                "picture": picture(each.sample),
             }
             for each in wrong[:SHOWN_ERRORS]
         ],
@@ -82,19 +77,12 @@ def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, 
     negatives = len(truths) - positives
     if not positives or not negatives:
         return []
-    points, hits, false_alarms = [(1.0, 0, 0)], 0, 0
+    points, hits, false_alarms = [_roc_point(1.0, 0.0, 0.0)], 0, 0
     for score, group in groupby(sorted(zip(scores, truths, strict=True), reverse=True), key=itemgetter(0)):
         found = [truth for _, truth in group]
         hits, false_alarms = hits + sum(found), false_alarms + len(found) - sum(found)
-        points.append((score, hits, false_alarms))
-    corners = [points[index] for index in range(1, len(points) - 1) if _bends(*points[index - 1 : index + 2])]
-    kept = [points[0], *corners, points[-1]]
-    return _thinned([_roc_point(score, hits / positives, wrong / negatives) for score, hits, wrong in kept])
-
-
-def _bends(before: tuple[float, int, int], point: tuple[float, int, int], after: tuple[float, int, int]) -> bool:
-    (_, hits, wrong), (_, more_hits, more_wrong), (_, most_hits, most_wrong) = before, point, after
-    return (more_hits - hits) * (most_wrong - more_wrong) != (most_hits - more_hits) * (more_wrong - wrong)
+        points.append(_roc_point(score, hits / positives, false_alarms / negatives))
+    return _thinned(points) if len(points) > MAX_ROC_POINTS else points
 
 
 def _thinned(points: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -102,8 +90,6 @@ def _thinned(points: list[dict[str, float]]) -> list[dict[str, float]]:
 
     By rank, the few positives among many samples would share a point.
     """
-    if len(points) <= MAX_ROC_POINTS:
-        return points
     along = [(each["true_positive_rate"] + each["false_positive_rate"]) * MAX_ROC_POINTS / 4 for each in points]
     at = [-1, *map(int, along), -1]
     return [point for *stretches, point in zip(at, at[1:], at[2:], points, strict=False) if len({*stretches}) > 1]
@@ -119,9 +105,7 @@ class ClassPredictions:
 
     def __init__(self, classes: Sequence[str]) -> None:
         self._classes = classes
-        self._truths: list[int] = []
-        self._predictions: list[int] = []
-        self._confidences: list[float] = []
+        self._answers: list[Answer] = []
 
     def add(self, truths: Sequence[Any], predictions: Sequence[int], confidences: Sequence[float]) -> None:
         """
@@ -134,9 +118,7 @@ class ClassPredictions:
         indices = [*map(_class_of, truths)]
         self._check_named("target", indices)
         self._check_named("prediction", predictions)
-        self._truths += indices
-        self._predictions += predictions
-        self._confidences += confidences
+        self._answers += map(Answer, count(len(self._answers)), indices, predictions, confidences)
 
     def _check_named(self, what: str, indices: Sequence[int]) -> None:
         count = len(self._classes)
@@ -148,9 +130,7 @@ class ClassPredictions:
 
     def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
         """Return the record of all predictions, or an empty one if the task has no classes."""
-        if not self._classes:
-            return {}
-        return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
+        return classification_record(self._classes, self._answers, picture) if self._classes else {}
 
 
 def check_outputs(classes: Sequence[str], outputs: Any) -> None:

@@ -25,11 +25,6 @@ def other_model_error(path: Path) -> KubetrainError:
     )
 
 
-def damaged_error(path: Path, error: Exception) -> KubetrainError:
-    """Return the error for a file that was written as damaged, because its hash is that of its description."""
-    return KubetrainError(f"{path} is damaged ({error}): write it again")
-
-
 def unlisted_error(folder: Path) -> KubetrainError:
     return KubetrainError(
         f"the description of the model in {folder} lists no weights of this trainer: publish it again"

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from kubetrain_trainer.durable_files import read_json, write_json
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_folder import listed_file
 from kubetrain_trainer.pytorch_ddp.state_files import load_state
-from kubetrain_trainer.unusable_files import damaged_error, unlisted_error
+from kubetrain_trainer.unusable_files import unlisted_error
 
 PYTORCH, SAFETENSORS = "model.pt", "model.safetensors"
 INDEX = f"{SAFETENSORS}.index.json"
@@ -74,5 +75,5 @@ def read_weights(path: Path, device: torch.device) -> Any:
         try:
             return load_file(path, str(device))
         except SafetensorError as error:
-            raise damaged_error(path, error) from error
+            raise KubetrainError(f"{path} is damaged ({error}): write it again") from error
     return load_state(path, device, mmap=device.type == "cpu")
