@@ -149,7 +149,7 @@ def test_a_failed_runs_report_says_why(browser: object, tmp_path: Path, width: i
 def test_the_outcome_is_at_the_top_and_the_most_frequent_confusions_are_named(tmp_path: Path) -> None:
     html = run_report(record(tmp_path).to_json(), trained(tmp_path))
     assert html.index("Succeeded") < html.index("<svg") < html.index("Confusion matrix") < html.index("Timeline")
-    assert "<b>class &lt;0&gt;</b> predicted as <b>class &lt;7&gt;</b> (once)" in html
+    assert "<b><bdi>class &lt;0&gt;</bdi></b> predicted as <b><bdi>class &lt;7&gt;</bdi></b> (once)" in html
     assert "0.9633" in html
     assert re.findall("95%: ([^<]*)<", html) == ["0.9338 to 0.9799", "0.0800 to 0.1200"]
 

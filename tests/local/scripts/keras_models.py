@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import h5py
 import keras
 import numpy as np
 import pytest
@@ -234,18 +233,6 @@ def test_statistics_of_models_by_name_lag_by_a_few_steps() -> None:
     model = build_model("keras:mobilenetv2", 32, 2, {"alpha": 0.35})
     momenta = {each.momentum for each in model.layers if isinstance(each, keras.layers.BatchNormalization)}
     assert momenta == {0.9}
-
-
-def test_a_file_of_weights_with_links_to_other_files_is_foreign(tmp_path: Path) -> None:
-    mlp(2).save_weights(tmp_path / checkpoint.EXPORT_FILE)
-    with h5py.File(tmp_path / checkpoint.EXPORT_FILE, "r+") as file:
-        vars_of_layer = file["layers/dense/vars"]
-        del vars_of_layer["0"]
-        vars_of_layer["0"] = h5py.ExternalLink("/etc/passwd", "/")
-    with pytest.raises(KubetrainError, match="it contains more than numbers"):
-        checkpoint.load_weights(tmp_path, [{"name": checkpoint.EXPORT_FILE}], mlp(2))
-    with pytest.raises(KubetrainError, match="lists no weights of this trainer"):
-        checkpoint.load_weights(tmp_path, [{"name": "other.h5"}], mlp(2))
 
 
 def test_a_step_minimizes_the_training_loss() -> None:

@@ -87,8 +87,7 @@ def load_weights(folder: Path, files: Iterable[Mapping[str, Any]], model: keras.
     except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
         raise foreign_error(path) from error
     except ValueError as error:
-        is_refused = "Not allowed: H5 file" in str(error)  # such as links to other files
-        raise (foreign_error if is_refused else other_model_error)(path) from error
+        raise other_model_error(path) from error
 
 
 def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | None) -> dict[str, Any]:
