@@ -61,6 +61,7 @@ SETTINGS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # four trainings
 def test_each_step_has_the_same_loss_in_both_frameworks(tmp_path: Path) -> None:
     random, like = np.random.default_rng(3), {"dtype": np.float32}
     points = random.normal(size=(SAMPLES, 4)).astype(**like)
