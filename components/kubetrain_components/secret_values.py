@@ -1,7 +1,7 @@
 """Recognize what may be a secret, so that it is neither printed nor written to a parameter file."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 UNCOUNTED = r"(?<!max[ _-])(?<!min[ _-])(?<!num[ _-])(?<!\bn[ _-])"
@@ -118,6 +118,17 @@ def outline(words: list[str], *, has_program: bool) -> list[str]:
         option = OPTION.match(word)
         shown.append(option[0] if option else HIDDEN)
     return [word for word, before in zip(shown, ["", *shown], strict=False) if (word, before) != (HIDDEN, HIDDEN)]
+
+
+def masked(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without what may be a secret: by its look, or by the option before it."""
+    return [_masked(before, word) for before, word in zip(["", *words], words, strict=False)]
+
+
+def _masked(before: str, word: str) -> str:
+    is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
+    of_option = is_value and (names_secret(before.lstrip("-")) or _hidden(f"{before} {word}") != f"{before} {word}")
+    return HIDDEN if of_option else _hidden(word)
 
 
 def _hidden(text: str) -> str:

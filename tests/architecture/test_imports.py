@@ -185,7 +185,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     )
     # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither, but Keras.
     of_torchrun = {"launch.py", "torchrun.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
-    of_torchrun |= {"nccl_log.py", "network.py"}  # NCCL logs to files of torchrun's
+    of_torchrun |= {"other_pods.py", "nccl_log.py", "network.py"}  # NCCL logs to files of torchrun's
     of_torchrun |= {"preflight.py"}  # TensorFlow's processes only exchange what a strategy does
     of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
     of_loading |= {"image_batches.py", "device_batches.py"}  # only PyTorch mixes batches, and copies them itself

@@ -16,8 +16,8 @@ from pathlib import Path
 
 rank, export = os.environ["RANK"], Path(os.environ["KUBETRAIN_OUTPUT"], "export")
 if rank == "0":
-    export.mkdir()
-while not export.exists():
+    (export.parent / "begun").touch()
+while not (export.parent / "begun").exists():
     time.sleep(0.1)
 (export / f"temporary-{rank}").touch()
 while not any(export.glob("*-1")):
@@ -70,7 +70,7 @@ def test_the_model_has_the_parts_of_every_process_and_no_temporary_files(tmp_pat
     processes = pair(tmp_path, PARTS)
     logs = outputs(processes)
     assert [process.returncode for process in processes] == [0, 0], logs
-    assert [*(tmp_path / "run").glob(".*")] == []
+    assert [*(tmp_path / "run").glob(".*ed-*")] == []
     names = [file["name"] for file in TrainingOutput(tmp_path / "run").read_export()["files"]]
     assert names == ["part-0", "part-1"]
 

@@ -42,6 +42,8 @@ def test_pytorch_with_a_fixed_number_of_pods() -> None:
         "PET_NNODES": "3",
         "PET_NODE_RANK": "2",
         "PET_NPROC_PER_NODE": "8",
+        "RANK": "2",
+        "WORLD_SIZE": "24",
     }
 
 

@@ -261,8 +261,6 @@ def test_roles_may_differ_in_options_of_torchrun_only() -> None:
         ("torchrun --standalone --nnodes 1 train.py", "", "without your --nnodes=1:"),
         ("python -m torch.distributed.launch train.py", "", "--local-rank .* read LOCAL_RANK"),
         ("python train.py", "/code", "WORKDIR of the image, not in /code"),
-        ("python -m train", "", "RANK and WORLD_SIZE .* only with launcher training-operator"),
-        ("torchrun --node_rank=$RANK -m train", "", "RANK and WORLD_SIZE .* only with launcher training-operator"),
     ],
 )
 def test_what_differs_for_the_program_is_said(command: str, folder: str, note: str) -> None:

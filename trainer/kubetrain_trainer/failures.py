@@ -36,8 +36,15 @@ class KnownFailure:
     kind: type[KubetrainError] = KubetrainError
 
 
-MISTAKES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, UserWarning)
+MISTAKES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, SyntaxError, UserWarning)
 """Errors in a program, which fails in the same way again if it failed before it had taken a step."""
+STORE_LOST = ("DistNetworkError", "DistStoreError", "RendezvousConnectionError")
+"""Errors of processes that have lost the store of PyTorch, which is in the first pod."""
+WITHOUT_GPU = ("Found no NVIDIA driver", "not compiled with CUDA", "CUDA is not available", "requires CUDA")
+"""Parts of errors of a program that needs GPUs in a pod without them."""
+LOST_ANOTHER = "another process was lost"
+"""The beginning of the error of a process that failed because another one did."""
+PEER_LOST, AFTER_THE_END = "peer-lost", "after those of this pod had ended"
 AT_THE_START, FIRST_STEP = "at the start", "the first step"
 LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), str(Path(__file__).parent))
 
@@ -107,14 +114,14 @@ KNOWN_FAILURES = (
         TransientFailure,
     ),
     KnownFailure(
-        "peer-lost",
+        PEER_LOST,
         (
             "/gloo/transport/tcp/pair.cc",
             "/gloo/transport/tcp/unbound_buffer.cc",
             "ncclRemoteError",
             "Collective ops is aborted",
         ),
-        "another process was lost {where}: look for the one that failed first",
+        f"{LOST_ANOTHER} {{where}}: look for the one that failed first",
         TransientFailure,
     ),
 )
@@ -141,13 +148,20 @@ def explain(error: Exception) -> KubetrainError | None:
     return _explain_storage(error)
 
 
+def is_of_lost_process(text: str) -> bool:
+    """Return True for the text of an error by which a process says that another one was lost."""
+    (known,) = (each.patterns for each in KNOWN_FAILURES if each.name == PEER_LOST)
+    return any(pattern in text for pattern in (*known, *STORE_LOST))
+
+
 def is_mistake(error: Exception) -> bool:
     """Return True if the program would fail in the same way again."""
     notes = getattr(error, "__notes__", [""])
-    return isinstance(error, MISTAKES) and notes[0].startswith((AT_THE_START, f"in {FIRST_STEP}"))
+    is_of_program = isinstance(error, MISTAKES) or any(part in str(error) for part in WITHOUT_GPU)
+    return is_of_program and notes[0].startswith((AT_THE_START, f"in {FIRST_STEP}"))
 
 
-def own_line(error: Exception) -> str:
+def own_line(error: BaseException) -> str:
     """Return the line of your own code that failed, such as " (task.py, line 12)"; empty if it was in a library's."""
     lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     own = [each for each in lines if not each[0].startswith("<") and not any(part in each[0] for part in LIBRARIES)]

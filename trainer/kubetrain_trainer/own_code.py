@@ -1,6 +1,7 @@
 """A training by a script or command of your own: what it finds, and how it runs."""
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
@@ -14,20 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kubetrain_trainer import session
 from kubetrain_trainer.check_script import check_program, existing_script
-from kubetrain_trainer.checkpoint_layout import Checkpoint, resumable_checkpoints
+from kubetrain_trainer.checkpoint_layout import Checkpoint, intact_checkpoints
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.failures import annotating_errors, own_line
 from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.own_output import accept_model, forget_model
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.remarks import remarks_on_entry
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
-from kubetrain_trainer.termination import end_without_teardown, report_result
+from kubetrain_trainer.termination import end_without_teardown, report_failure, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
+EXIT_CODE_OF_SIGNALS = 128
 PLACE = r"\$(?P<brace>\{)?(?P<place>KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(brace)\})"
 """A variable of the places below, as a shell writes it: $KUBETRAIN_DATA or ${KUBETRAIN_DATA}."""
 REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\$*\())|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)|{PLACE}")
@@ -108,14 +112,13 @@ def _newest_checkpoint(output: TrainingOutput, resume_from: str) -> Checkpoint |
     Raises:
         InvalidSetting: if that run has none.
     """
-    if own := resumable_checkpoints(output.checkpoints):
-        return own[-1]
-    if not resume_from:
-        return None
+    own = next(intact_checkpoints(output.checkpoints), None)
+    if own or not resume_from:
+        return own
     others = TrainingOutput(output.path.parent / resume_from).checkpoints
-    if not (found := resumable_checkpoints(others)):
+    if (found := next(intact_checkpoints(others), None)) is None:
         raise InvalidSetting(f"resume_from: there is no complete checkpoint in {others}: name a run that has one")
-    return found[-1]
+    return found
 
 
 def run_entry(entry: Entry) -> None:
@@ -143,11 +146,20 @@ def _run_script(entry: Entry) -> None:
     sys.argv = [entry.script, *with_variables(entry.args)]
     sys.path.insert(0, str(path.parent))
     logging.getLogger().handlers.clear()  # otherwise logging.basicConfig() of the script would do nothing
+    faulthandler.enable(all_threads=False)  # so that the log has the line if a signal ends the process
     try:
-        runpy.run_path(str(path), run_name="__main__")
+        with annotating_errors(session.where):
+            runpy.run_path(str(path), run_name="__main__")
     except SystemExit as ended:
         if ended.code not in (None, 0):
+            _report_exit(ended)
             raise
+
+
+def _report_exit(ended: SystemExit) -> None:
+    code = ended.code
+    if not isinstance(code, int) or code < EXIT_CODE_OF_SIGNALS:  # otherwise it ends as it was asked to
+        report_failure(f"{f'sys.exit({code})' if isinstance(code, int) else code}{own_line(ended)}", curable=True)
 
 
 def _run_command(entry: Entry) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.saving_marks import marked_as_saving
@@ -35,10 +36,14 @@ NOT_MEASURED: Mapping[str, Any] = {}
 def forget_model(output: TrainingOutput, role: ProcessRole) -> None:
     """Remove what an attempt that was killed left behind: another one could end without writing it again."""
     _end_mark(output, role.rank).unlink(missing_ok=True)
-    if role.is_chief:
+    if not role.is_chief:
+        output.path.mkdir(parents=True, exist_ok=True)  # rank 0, which makes it, may not have begun
+        _start_mark(output, role.rank).touch()
+    else:
         (output.path / METRICS_FILE).unlink(missing_ok=True)
         if output.export.exists():
             shutil.rmtree(output.export)
+        output.export.mkdir(parents=True)
 
 
 def accept_model(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -> None:
@@ -50,8 +55,8 @@ def accept_model(output: TrainingOutput, role: ProcessRole, stop: StopSignal) ->
     if output.is_finished():
         return
     if not role.is_chief:
-        output.path.mkdir(parents=True, exist_ok=True)  # rank 0, which makes it, may not have begun
         _end_mark(output, role.rank).touch()
+        _start_mark(output, role.rank).unlink(missing_ok=True)
         return
     with saving():
         _await_others(output, role, stop)
@@ -65,15 +70,31 @@ def _await_others(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -
     """Wait for the other processes, which may write parts of the model too, or delete temporary files beside it.
 
     Exit if this process has to stop before, for example because another one failed.
+
+    Raises:
+        TransientFailure: if one of them starts again: it would need this process.
     """
-    marks = [_end_mark(output, rank) for rank in range(1, role.world_size)]
-    deadline = time.monotonic() + OTHERS_TIMEOUT_SECONDS
+    others = range(1, role.world_size)
+    marks = [_end_mark(output, rank) for rank in others]
+    starts, deadline = _starts(output, others), time.monotonic() + OTHERS_TIMEOUT_SECONDS
     while not all(mark.exists() for mark in marks) and time.monotonic() < deadline:
         if stop.is_requested:
             sys.exit(EXIT_CODE)
+        if any(before not in (0, now) for before, now in zip(starts, _starts(output, others), strict=True)):
+            raise TransientFailure(f"{LOST_ANOTHER} {AFTER_THE_END}: look for the one that failed first")
         time.sleep(POLL_SECONDS)
     for mark in marks:
         mark.unlink(missing_ok=True)
+
+
+def _starts(output: TrainingOutput, ranks: range) -> list[int]:
+    """Return the times of the last starts of these processes; 0: not started yet."""
+    marks = [_start_mark(output, rank) for rank in ranks]
+    return [mark.stat().st_mtime_ns if mark.exists() else 0 for mark in marks]
+
+
+def _start_mark(output: TrainingOutput, rank: int) -> Path:
+    return output.path / f".started-{rank}"
 
 
 def _end_mark(output: TrainingOutput, rank: int) -> Path:

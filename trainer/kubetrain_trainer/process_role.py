@@ -58,7 +58,7 @@ def own_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
         return torchrun_role(environment)
     if environment.get("TF_CONFIG"):
         return tensorflow_role(environment)
-    # With every launcher, unlike RANK.
+    # WORLD_SIZE counts the processes that a command of torchrun would start, not the pods.
     return ProcessRole(rank=int(environment.get("PET_NODE_RANK", 0)), world_size=int(environment.get("PET_NNODES", 1)))
 
 

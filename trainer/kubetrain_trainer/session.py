@@ -29,6 +29,7 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, op
 from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.event_file import EventFile
+from kubetrain_trainer.failures import AT_THE_START
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
@@ -48,6 +49,12 @@ Write = Callable[[Path], object]
 NO_METRICS: Mapping[str, float] = {}
 
 
+def where() -> str:
+    """Return how far the script has come, for the note on an error."""
+    has_begun = _session.cache_info().currsize and _session().reached is not None
+    return f"after step {_session().reached}" if has_begun else AT_THE_START
+
+
 def use(strategy: Any) -> None:
     """Name the tf.distribute strategy, by which the processes of TensorFlow agree."""
     exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
@@ -59,12 +66,15 @@ def resume() -> Checkpoint | None:
 
     Its `path` is the folder that save() has written, its `step` the number that save() got.
     """
-    return _session().resume()
+    checkpoint = _session().resume()
+    _session().reached = checkpoint.step if checkpoint else None
+    return checkpoint
 
 
 def log(step: Any, **values: Any) -> None:
     """Report numbers of a step: in the log, metrics.jsonl, TensorBoard, MLflow and on the page of metrics."""
     _session().log(whole_number(step), numbers(values))
+    _session().reached = whole_number(step)
 
 
 def should_stop() -> bool:
@@ -79,6 +89,7 @@ def save(step: Any, write: Write, metrics: Mapping[str, Any] = NO_METRICS, *, co
     processes together, such as torch.distributed.checkpoint.
     """
     _session().save(whole_number(step), write, numbers(metrics), collective)
+    _session().reached = whole_number(step)
 
 
 def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:
@@ -104,6 +115,8 @@ def _session() -> "Session | WithoutKubetrain":
 class Session:
     def __init__(self, output: TrainingOutput, config: TrainConfig) -> None:
         self.strategy: Any = None
+        self.reached: int | None = None
+        """Last step that was logged, saved or resumed; None: the script has reached none."""
         self._output = output
         self._config = config
         self._role = own_role()
@@ -224,6 +237,7 @@ class Report:
 
 class WithoutKubetrain:
     strategy: Any = None
+    reached: int | None = None
 
     def resume(self) -> None:
         return None

@@ -57,6 +57,8 @@ class Failure:
     """The pod that made the job fail, if one did."""
     avoid_nodes: tuple[str, ...] = ()
     """Nodes without which another attempt may succeed."""
+    is_disruption: bool = False
+    """True if another attempt may succeed because the cluster took the pod."""
 
 
 class BudgetTracker:

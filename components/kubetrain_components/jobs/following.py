@@ -10,16 +10,19 @@ from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs
-from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase, PodState
+from kubetrain_components.jobs.printed_errors import with_printed_errors
 from kubetrain_components.jobs.restarts import RestartCounter, step_of
 from kubetrain_components.jobs.same_lines import together
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import (
     JobFailed,
+    PodsDisrupted,
     PodsOnBadNodes,
     cause_of,
     culprit_of,
     describe,
+    failed_in_vain,
     has_lead_success,
     has_lost_proof,
     has_verdict,
@@ -95,11 +98,25 @@ class Following:
         for pod in state.pods if state is not self._before else ():
             if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
                 return Failure(describe(pod), pod=pod.name, avoid_nodes=to_avoid_after(state, pod))
+        if state is not self._before and (alone := self._failed_in_vain(state)) is not None:
+            reason = f"{cause_of(alone)}; the others had ended, and would not start again with it"
+            return Failure(reason, pod=alone.name, is_disruption=alone.was_disrupted or alone.replacements > 0)
         restarts = self._restarts.count(state, self._logs.progress)
-        if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
+        if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(self._pods_with_errors(state))):
             # The restart over the limit may have begun already, so a count would be one too high.
             return Failure(f"{cause_of(culprit)}; no restarts are left", pod=culprit.name)
         return None
+
+    def _failed_in_vain(self, state: JobState) -> PodState | None:
+        seems_so = failed_in_vain(self._job, state.pods) is not None
+        return failed_in_vain(self._job, self._pods_with_errors(state)) if seems_so else None
+
+    def _pods_with_errors(self, state: JobState) -> tuple[PodState, ...]:
+        self._logs.drain(LAST_LINES_SECONDS)
+        return with_printed_errors(state.pods, self._last_lines)
+
+    def _last_lines(self, pod: str) -> list[str]:
+        return self._backend.last_lines(self._handle, pod) or self._logs.tail(pod)
 
     def _end(self, state: JobState, failure: Failure) -> JobState:
         """Fail a job that cannot continue, or return its state if it has succeeded all the same."""
@@ -125,6 +142,8 @@ class Following:
         sentence = f"{self._job.identity.stage} failed: {failure.reason}{not_deleted}"
         if failure.avoid_nodes and not not_deleted:
             raise PodsOnBadNodes(sentence, tail, failure.avoid_nodes, step_of(self._logs.progress))
+        if failure.is_disruption and not not_deleted:
+            raise PodsDisrupted(sentence, tail, step=step_of(self._logs.progress))
         raise JobFailed(sentence, tail, failure.trouble)
 
     def _stop(self, stop: Callable[[JobHandle], None]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.verdict import TAIL_LINES
+from kubetrain_components.jobs.verdict import KEPT_LINES
 from kubetrain_trainer.progress_line import parse_progress
 
 OnLine = Callable[[LogLine], None]
@@ -75,7 +75,7 @@ class JobLogs:
         self._lead, self._lead_changes = lead, lead_changes
         self._lines = lines
         self._show, self._offer = show, offer
-        self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
+        self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self._thread = threading.Thread(target=self._pass_on_all, daemon=True)
         with interrupts_deferred():  # a thread whose start is interrupted never runs
             self._thread.start()

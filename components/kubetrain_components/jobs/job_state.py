@@ -56,6 +56,8 @@ class PodState:
     """Names of the containers that still run although the main one has ended."""
     finished: float = 0.0
     """Time when that container ended, in seconds since the epoch; 0: none has ended."""
+    started: float = 0.0
+    """Time when the newest container started; 0: none has."""
     image_id: str = ""
     """ID of the image that the container runs, as the cluster reports it."""
 

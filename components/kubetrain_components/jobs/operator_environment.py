@@ -49,8 +49,7 @@ def _pytorch(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str
         return UNBUFFERED | elastic_rendezvous(job, job.elastic, address_of("Worker", 0))
     if "Master" in job.roles:
         node_rank = index if role == "Master" else index + 1
-        of_node = {"WORLD_SIZE": str(job.total_replicas * job.processes_per_replica), "RANK": str(node_rank)}
-        return UNBUFFERED | static_rendezvous(job, str(node_rank), address_of("Master", 0)) | of_node
+        return UNBUFFERED | static_rendezvous(job, str(node_rank), address_of("Master", 0))
     raise InvalidSetting("a PyTorchJob with only Workers has no rendezvous: add a Master or an elastic policy")
 
 
@@ -66,7 +65,7 @@ def _of_command(job: Job, role: str, index: int, address_of: AddressOf) -> dict[
 
 
 def static_rendezvous(job: Job, node_rank: str, lead: tuple[str, int]) -> dict[str, str]:
-    """Return what torchrun reads for nodes of known ranks.
+    """Return what torchrun reads for nodes of known ranks, and what a process of each node reads without it.
 
     Args:
         lead: Host and port of the node with rank 0.
@@ -75,6 +74,8 @@ def static_rendezvous(job: Job, node_rank: str, lead: tuple[str, int]) -> dict[s
     return {
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(job.total_replicas * job.processes_per_replica),
+        "RANK": node_rank,
         "PET_MASTER_ADDR": host,
         "PET_MASTER_PORT": str(port),
         "PET_NODE_RANK": node_rank,

@@ -8,31 +8,36 @@ from kubetrain_components.jobs.annotations import RESULT_ANNOTATION, SUCCEEDED, 
 from kubetrain_components.jobs.avoided_nodes import to_avoid_after
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import JobState, LogLine, Phase, PodState
+from kubetrain_components.jobs.printed_errors import with_printed_errors
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_trainer import termination
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER
 from kubetrain_trainer.termination import parse_termination_message
 from kubetrain_trainer.watchdog import HOLDS_GIL
 
 TAIL_LINES = 20
+"""Number of last lines to show of the pod that failed."""
+KEPT_LINES = 100
+"""Number of those in which its error is looked for: torchrun prints fifty lines after it."""
 INCIDENT_SECONDS = 600.0
 """Ends of pods within this time may have one cause: processes notice late that another one was lost."""
-LOST_ANOTHER = "another process was lost"
-"""Beginning of the error of a process that failed because another one did."""
 
 
 class JobFailed(KubetrainError):
     """A job did not succeed."""
 
-    def __init__(self, sentence: str, log_tail: Sequence[str] = (), trouble: TroubleKind | None = None) -> None:
+    def __init__(
+        self, sentence: str, log_tail: Sequence[str] = (), trouble: TroubleKind | None = None, step: int = -1
+    ) -> None:
         super().__init__(sentence)
-        self.log_tail = tuple(log_tail)
+        self.log_tail = tuple(log_tail)[-TAIL_LINES:]
         """Last lines of the failed pod's log."""
         self.trouble = trouble
         """Kind of trouble that the job failed for; None: another cause."""
         self.account: Sequence[str] = ()
         """Lines about what the job cost and what its time was spent on."""
-        self.step = -1
+        self.step = step
         """Last step that the job reported."""
         self.bad_nodes: tuple[str, ...] = ()
         """The nodes that another attempt avoids."""
@@ -53,8 +58,7 @@ class PodsOnBadNodes(JobFailed):
     """A job failed because its preflight found bad nodes, so an attempt without them may succeed."""
 
     def __init__(self, sentence: str, log_tail: Sequence[str], bad_nodes: tuple[str, ...], step: int = -1) -> None:
-        super().__init__(sentence, log_tail)
-        self.step = step
+        super().__init__(sentence, log_tail, step=step)
         self.bad_nodes = bad_nodes
 
 
@@ -68,7 +72,7 @@ def judge(job: Job, state: JobState, tail_of: Callable[[str], Sequence[str]]) ->
         return
     if state.phase is Phase.SUCCEEDED and not state.pods:
         raise PodsDisrupted(f"{job.identity.stage} has succeeded, but its pod was deleted with what it reported")
-    culprit = culprit_of(state.pods)
+    culprit = culprit_of(with_printed_errors(state.pods, tail_of))
     if culprit is None:
         succeeded = sum(pod.phase is Phase.SUCCEEDED for pod in state.pods)
         message = state.message if state.phase is Phase.FAILED else ""
@@ -176,11 +180,45 @@ def culprit_of(pods: Sequence[PodState]) -> PodState | None:
     return min(recent, key=_distance_from_cause, default=None)
 
 
+def failed_in_vain(job: Job, pods: Sequence[PodState]) -> PodState | None:
+    """Return a pod that failed by itself, and would wait in vain for another one, whose processes had ended.
+
+    The training that has told its result is complete: the pod only reports it again.
+    """
+    if job.elastic or job.lead_decides:
+        return None
+    failed = (pod for pod in pods if (pod.exit_code or pod.cause) and pod.phase is not Phase.SUCCEEDED)
+    alone = (pod for pod in failed if any(_had_ended(other, pod) for other in pods))
+    return min((pod for pod in alone if not _only_reports(pod)), key=_distance_from_cause, default=None)
+
+
+def _had_ended(other: PodState, failed: PodState) -> bool:
+    """Return True if a pod that failed has not run again until the processes of this one had ended."""
+    if other.phase is Phase.SUCCEEDED:
+        is_down = failed.phase is Phase.PENDING or 0 < failed.started <= failed.finished
+        return is_down or failed.started >= other.finished
+    is_same_incident = abs(other.finished - failed.finished) < INCIDENT_SECONDS
+    return is_same_incident and not failed.was_disrupted and _error(other).startswith(f"{LOST_ANOTHER} {AFTER_THE_END}")
+
+
+def _only_reports(pod: PodState) -> bool:
+    """Return True if the pod, started again, would only report that the training is complete."""
+    had_ended = _error(pod).startswith(f"{LOST_ANOTHER} {AFTER_THE_END}")
+    return had_ended or parse_termination_message(pod.last_words).get("status") == "completed"
+
+
+def _error(pod: PodState) -> str:
+    return str(parse_termination_message(pod.last_words).get("error", ""))
+
+
+def _is_effect(pod: PodState) -> bool:
+    """Return True if the pod failed because another one did."""
+    return _error(pod).startswith(LOST_ANOTHER) and not pod.was_disrupted
+
+
 def _distance_from_cause(pod: PodState) -> tuple[bool, bool, float]:
-    words = parse_termination_message(pod.last_words)
-    is_effect = str(words.get("error", "")).startswith(LOST_ANOTHER) and not pod.was_disrupted
     was_overcome = is_incurable(pod) and pod.phase is Phase.RUNNING  # by a restart
-    return was_overcome or not is_incurable(pod), is_effect or was_overcome, pod.finished
+    return was_overcome or not is_incurable(pod), _is_effect(pod) or was_overcome, pod.finished
 
 
 def is_incurable(pod: PodState) -> bool:

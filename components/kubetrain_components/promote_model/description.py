@@ -6,7 +6,7 @@ from typing import Any
 
 from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_components.run.reuse import ImageVersion
-from kubetrain_components.secret_values import hides_all, is_secret, names_secret, outline
+from kubetrain_components.secret_values import hides_all, is_secret, masked, names_secret
 from kubetrain_trainer.checkpoint_layout import read_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_folder import HIDDEN, SCHEMA
@@ -54,9 +54,9 @@ def _processes(output: TrainingOutput, checkpoint: str) -> int:
 
 
 def shareable(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings without what may be a secret: values with the name or the look of one, and arguments."""
+    """Return the settings without what may be a secret: values with the name or the look of one."""
     settings = config.to_dict()
-    return {**settings, "model_args": _hidden("", settings["model_args"]), "entry": _outlined(settings["entry"])}
+    return {**settings, "model_args": _hidden("", settings["model_args"]), "entry": _masked(settings["entry"])}
 
 
 def _hidden(name: str, value: Any) -> Any:
@@ -76,9 +76,8 @@ def _hidden(name: str, value: Any) -> Any:
     return value
 
 
-def _outlined(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the script, or the program, with the names of its options."""
+def _masked(entry: Mapping[str, Any]) -> dict[str, Any]:
     shown = dict(entry)
     for name in {"args", "command"} & entry.keys():
-        shown[name] = outline([str(word) for word in entry[name]], has_program=name == "command")
-    return shown | ({"evaluation": _outlined(entry["evaluation"])} if "evaluation" in entry else {})
+        shown[name] = masked([str(word) for word in entry[name]])
+    return shown | ({"evaluation": _masked(entry["evaluation"])} if "evaluation" in entry else {})

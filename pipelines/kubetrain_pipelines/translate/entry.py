@@ -30,10 +30,6 @@ CONTRACT = (
     "your program must read its data from $KUBETRAIN_DATA (/data) and write its model into $KUBETRAIN_OUTPUT/export; "
     "$KUBETRAIN_RESUME_FROM is the checkpoint to resume from: see docs/own_code.md"
 )
-COMMAND = (
-    "the command finds its rank in PET_NODE_RANK and PET_NNODES, which torchrun reads, or in TF_CONFIG; RANK and "
-    "WORLD_SIZE of a pod are set only with launcher training-operator"
-)
 FOLDER = "the script starts in the WORKDIR of the image, not in {folder}: relative paths count from there"
 OTHER_OPTIONS = "torchrun runs without your options {names}"
 OTHER_NODES = "torchrun runs without your --nnodes={nodes}: each of the {workers} workers is a node, so set workers"
@@ -89,8 +85,6 @@ def _set_entry(draft: Draft, words: Sequence[str], script: Sequence[str], folder
         _note_script(draft, words, folder, torchrun)
     else:
         entry = {"command": in_folder(folder, unescaped(words))}
-        if not torchrun.is_used or re.search("RANK|WORLD_SIZE", " ".join(words)):
-            draft.note(COMMAND)
     draft.set("train_config", {"entry": {name: value for name, value in entry.items() if value}})
     draft.note(CONTRACT)
 

@@ -1,7 +1,8 @@
 """torchrun's agent of a pod, which does not kill processes that are saving, nor restart those that cannot succeed.
 
 If processes join or fail, torchrun's own agent kills those of this pod 30 seconds after SIGTERM, and writing a large
-checkpoint takes longer. In an elastic job it also restarts them after an error that no restart can cure.
+checkpoint takes longer. In an elastic job it also restarts them after an error that no restart can cure. In any other
+job it learns nothing of other pods.
 """
 
 import os
@@ -15,7 +16,9 @@ from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
 from kubetrain_trainer.pytorch_ddp.late_pod import is_late
+from kubetrain_trainer.pytorch_ddp.other_pods import OtherPods, meet_anew
 from kubetrain_trainer.saving_marks import VARIABLE, is_saving
 from kubetrain_trainer.stop_signal import StopSignal
 from kubetrain_trainer.termination import is_incurable, read_termination_message
@@ -25,6 +28,8 @@ TIMEOUT_SECONDS = 30.0
 OWN_LOOP = "kubetrain_trainer.pytorch_ddp.train"
 SAVING_TIMEOUT_SECONDS = 3600.0
 POLL_SECONDS = 0.1
+NOTICE_SECONDS = 5.0
+"""Time in which processes may notice by themselves, and say where, that others have failed."""
 
 
 class Process(Protocol):
@@ -38,13 +43,38 @@ class PatientAgent(LocalElasticAgent):
     heard: signal.Signals | None = None
     """The signal that has asked this pod to stop. A finalizer, or a library, may have lost what its handler raised."""
 
+    _others: OtherPods | None = None
+    """None in an elastic job, whose pods may fail and join, and in a pod that trains alone."""
+    _others_failed_at = 0.0
+
+    def _rendezvous(self, worker_group: Any) -> None:
+        handler = worker_group.spec.rdzv_handler
+        is_static = handler.get_backend() == "static" and handler.world_size > 1
+        if is_static:
+            meet_anew(handler)
+        super()._rendezvous(worker_group)
+        self._others = OtherPods(handler, worker_group) if is_static else None
+
     def _monitor_workers(self, worker_group: Any) -> Any:
         if self.heard:
             raise stopped_by(self.heard)
         result = super()._monitor_workers(worker_group)
-        if result.state is WorkerState.FAILED and is_incurable(read_termination_message()):
-            self._remaining_restarts = 0
+        if result.state is WorkerState.FAILED:
+            if is_incurable(read_termination_message()):
+                self._remaining_restarts = 0
+            if self._others:
+                self._others.tell_failure()
+        elif result.state is WorkerState.HEALTHY and self._must_follow():
+            self._stop_workers(worker_group)
+            raise TransientFailure(f"{LOST_ANOTHER} in another pod: look for the one that failed first")
         return result
+
+    def _must_follow(self) -> bool:
+        """Return True if another pod has failed, so that the processes of this one cannot succeed."""
+        if self._others is None or not self._others.have_failed:
+            return False
+        self._others_failed_at = self._others_failed_at or time.monotonic()
+        return time.monotonic() - self._others_failed_at > NOTICE_SECONDS
 
     def _stop_workers(self, worker_group: Any) -> None:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
@@ -57,7 +87,10 @@ class PatientAgent(LocalElasticAgent):
         arguments = self._worker_group.spec.args
         if OWN_LOOP in arguments and is_late(arguments):
             self._exit_barrier_timeout = TIMEOUT_SECONDS
-        super()._exit_barrier()  # type: ignore[no-untyped-call]
+        if self._others is None:
+            super()._exit_barrier()  # type: ignore[no-untyped-call]
+        elif not self._others.await_ends(self._exit_barrier_timeout) and not is_late(arguments):
+            raise TransientFailure(f"{LOST_ANOTHER} {AFTER_THE_END}: look for the one that failed first")
 
     def _shutdown(self, *arguments: Any, **options: Any) -> None:
         """Wait for the processes even after a SIGTERM, because torchrun would leave those that save."""

@@ -7,7 +7,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.container_log import NO_LOG
 from kubetrain_components.jobs.kubernetes.pod_end import container_status
 from kubetrain_components.jobs.kubernetes.state import pods_by_replica
-from kubetrain_components.jobs.verdict import TAIL_LINES
+from kubetrain_components.jobs.verdict import KEPT_LINES
 
 REQUEST_SECONDS = 10.0
 RUNS: dict[str, dict[str, str]] = {"state": {}, "lastState": {"previous": "true"}}
@@ -27,6 +27,6 @@ def read_last_lines(api: KubernetesApi, job: JobHandle, pod: str) -> list[str]:
 
 def _read(api: KubernetesApi, path: str, **query: Any) -> list[str]:
     limits = {"read_timeout": REQUEST_SECONDS, "retry_seconds": REQUEST_SECONDS}
-    with api.stream(path, **limits, tailLines=TAIL_LINES, **query) as stream:
+    with api.stream(path, **limits, tailLines=KEPT_LINES, **query) as stream:
         lines = b"".join(stream).splitlines()
     return [line.decode(errors="replace") for line in lines if not NO_LOG.match(line)]

@@ -100,6 +100,13 @@ def finished_at(pod: Manifest, ended: Mapping[str, Any]) -> float:
     return seconds(next(filter(None, times), None))
 
 
+def started_at(container: str, pod: Manifest) -> float:
+    """Return when the newest container started: 0 if none has."""
+    status = container_status(container, pod)
+    states = [*(status.get("state") or {}).values(), *(status.get("lastState") or {}).values()]
+    return seconds(next((each["startedAt"] for each in states if each.get("startedAt")), None))
+
+
 def status_of(pod: Manifest) -> Mapping[str, Any]:
     return pod.get("status") or {}
 

@@ -21,6 +21,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     newest_end,
     restart_count,
     seconds,
+    started_at,
     status_of,
     was_disrupted,
     was_taken,
@@ -128,6 +129,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         is_terminating=_is_terminating(history[-1]),
         lingering=lingering_containers(kind.traits.container, history[-1]) if phase.is_final else (),
         finished=end.finished,
+        started=started_at(kind.traits.container, history[-1]),
         image_id=container_status(kind.traits.container, history[-1]).get("imageID", ""),
     )
 

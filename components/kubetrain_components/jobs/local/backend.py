@@ -21,7 +21,7 @@ from kubetrain_components.jobs.local.operator import LocalOperator, pod_environm
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
-from kubetrain_components.jobs.verdict import TAIL_LINES
+from kubetrain_components.jobs.verdict import KEPT_LINES
 from kubetrain_trainer.cpus import usable_cpus
 from kubetrain_trainer.errors import KubetrainError
 
@@ -106,7 +106,7 @@ class LocalBackend:
     def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
         with contextlib.suppress(OSError), (self._directory / handle.name / f"{pod}.log").open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
-            return file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+            return file.read().decode(errors="replace").splitlines()[-KEPT_LINES:]
         return []
 
     def times(self, job: Job) -> JobTimes:

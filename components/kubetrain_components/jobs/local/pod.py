@@ -69,7 +69,7 @@ class LocalPod:
                 self._failed_to_start = True
                 self._record_end(127)
                 return
-        self.state = replace(self.state, phase=Phase.RUNNING)
+        self.state = replace(self.state, phase=Phase.RUNNING, started=self._starts[-1])
 
     def expect_restart(self) -> None:
         """Report the pod as running while its container waits for a restart."""
