@@ -176,7 +176,5 @@ def test_a_model_is_not_loaded_from_other_stores() -> None:
 
 def test_without_the_libraries_of_s3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubetrain_components.object_store.s3.store", None)
-    with pytest.raises(
-        KubetrainError, match=r"which s3:// needs: install it with `pip install 'kubetrain\[components\]'`"
-    ):
+    with pytest.raises(KubetrainError, match=r"which s3:// needs: install it with `pip install -e '\.\[components\]'`"):
         load_model("s3://bucket/models")

@@ -38,6 +38,7 @@ from kubetrain_trainer.tensorflow_multiworker.task import Task, accuracy, build_
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.watchdog import Watchdog
 
 
 def mlp(*widths: int, **options: Any) -> keras.Model:
@@ -122,7 +123,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them_and_then_decayed() -> 
 def training_of(folder: Path, precision: str = "fp32", **settings: Any) -> Training:
     config, role = TrainConfig(data="synthetic", precision=precision, **settings), ProcessRole()
     arguments = Arguments(config=config, data_dir=folder, output=TrainingOutput(folder), dataset_digest="")
-    return build_training(arguments, Group(role, build_strategy(config, role)))
+    return build_training(arguments, Group(role, build_strategy(config, role)), Watchdog(config, role))
 
 
 def test_a_skipped_step_leaves_the_model_and_its_statistics_as_they_were(tmp_path: Path) -> None:
