@@ -10,9 +10,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import DistError, DistStoreError
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import TCPStore
 
 FAILED, ENDED, OVER = "kubetrain/failed", "kubetrain/ended", "kubetrain/over"
 CONNECT_TIMEOUT, NO_TIMEOUT = timedelta(seconds=5), timedelta(days=365)
