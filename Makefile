@@ -112,7 +112,7 @@ lock: setup ## resolve all dependencies again into constraints.txt
 		> constraints.new
 	mv constraints.new constraints.txt
 
-audit: ## fail if constraints.txt pins a version with a known vulnerability, or if the data of pypi.org cannot be read
+audit: ## fail if constraints.txt pins a version with a known vulnerability, or if PyPI's data on them cannot be read
 	$(PYTHON) -m venv $(VENV)-audit
 	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	$(VENV)-audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement constraints.txt
