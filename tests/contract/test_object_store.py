@@ -255,7 +255,7 @@ def test_writing_to_a_missing_bucket_names_it(s3: EmbeddedS3, s3_credentials: No
 
 @pytest.mark.parametrize("endpoint", ["not a url", "localhost:9000"])
 def test_an_endpoint_that_is_not_a_url_is_refused(endpoint: str) -> None:
-    with pytest.raises(InvalidSetting, match=f"{endpoint}.*check the endpoint URL"):
+    with pytest.raises(InvalidSetting, match=f"{endpoint}.*is not a URL"):
         open_store("s3://bucket/x", endpoint)
 
 

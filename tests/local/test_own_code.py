@@ -24,7 +24,7 @@ from pathlib import Path
 output = Path(os.environ["KUBETRAIN_OUTPUT"])
 print("data", os.environ["KUBETRAIN_DATA"], "run", os.environ["KUBETRAIN_RUN_ID"], "arguments", *sys.argv[1:])
 print("settings", json.loads(os.environ["KUBETRAIN_CONFIG"])["model_args"])
-(output / "export" / "variables").mkdir(parents=True)
+(output / "export" / "variables").mkdir()
 (output / "export" / "variables" / "weights").write_text("1 2 3")
 (output / "metrics.json").write_text('{"accuracy": 0.75}')
 """
@@ -237,7 +237,7 @@ def test_what_is_missing_is_named(tmp_path: Path, entry: dict[str, Any], error: 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 5", 5), ("; kill -9 $$", 137)])
 def test_a_command_ends_with_its_own_exit_code(tmp_path: Path, ending: str, code: int) -> None:
-    command = f'mkdir "$KUBETRAIN_OUTPUT/export" && echo 1 > "$KUBETRAIN_OUTPUT/export/weights"{ending}'
+    command = f'echo 1 > "$KUBETRAIN_OUTPUT/export/weights"{ending}'
     exit_code, output, message = run(tmp_path, {"command": ["sh", "-c", command]})
     assert exit_code == code, output
     assert message.get("status") == (None if code else "completed")

@@ -16,7 +16,6 @@ import json, os
 from pathlib import Path
 
 output = Path(os.environ["KUBETRAIN_OUTPUT"])
-(output / "export").mkdir()
 (output / "export" / "weights").write_text("1")
 (output / "metrics.json").write_text(json.dumps({"<b>accuracy</b>": 0.75}))
 """

@@ -436,7 +436,7 @@ class Handler(BaseHTTPRequestHandler):
         if len(runs) < 1 + is_previous:
             return self.refuse(400, f'container "main" in pod "{pod}" is waiting to start: ContainerCreating')
         run = runs[-2] if is_previous else runs[-1]
-        if "tailLines" in self.query:
+        if "tailLines" in self.query and "timestamps" not in self.query:
             last = run.lines[-int(self.query["tailLines"]) :]
             return self.send_bytes(200, b"".join(line.partition(b" ")[2] for line in last))
         since = self.query.get("sinceTime", "")[:19].encode()

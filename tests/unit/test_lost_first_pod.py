@@ -95,6 +95,6 @@ def test_the_scheduler_replaces_other_pods_while_the_first_is_away(kind: JobKind
 @pytest.mark.parametrize("lead_changes", [True, False])
 def test_the_progress_of_the_pod_that_has_rank_0_meanwhile_is_known(*, lead_changes: bool) -> None:
     lines = [LogLine("worker-0", "[kubetrain] step=5/90 loss=1"), LogLine("worker-1", "[kubetrain] step=7/90 loss=1")]
-    logs = JobLogs(iter(lines), lambda line: None, "worker-0", lead_changes=lead_changes)
+    logs = JobLogs(iter(lines), lambda line: None, lambda line: None, "worker-0", lead_changes=lead_changes)
     logs.drain(60)
     assert logs.progress == lines[lead_changes].text

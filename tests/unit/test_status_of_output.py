@@ -29,7 +29,7 @@ def status(output: TrainingOutput) -> str:
 
 def test_a_stopped_run_is_resumed_at_its_newest_checkpoint(output: TrainingOutput) -> None:
     for step in (5, 9):
-        output.write_checkpoint(TrainingProgress(step=step), {}, lambda folder: (folder / "a").touch())
+        output.write_checkpoint(TrainingProgress(step=step), {"metrics": {}}, lambda folder: (folder / "a").touch())
     assert status(output) == (
         "run a was stopped, and its newest checkpoint is of step 9: `kubetrain train` with the same settings, --output "
         "and --run-id a resumes it there"

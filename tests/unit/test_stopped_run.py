@@ -17,7 +17,7 @@ def stopped_in(workspace: Path, *events: tuple[str, str], has_checkpoint: bool =
     (workspace / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if has_checkpoint:
         checkpoints = workspace / "output" / "71822478" / "checkpoints"
-        write_checkpoint(checkpoints, TrainingProgress(step=2), {}, lambda folder: (folder / "a").touch())
+        write_checkpoint(checkpoints, TrainingProgress(step=2), {"metrics": {}}, lambda folder: (folder / "a").touch())
 
 
 def test_the_run_of_a_stopped_training_can_be_named(tmp_path: Path) -> None:

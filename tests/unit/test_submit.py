@@ -348,14 +348,12 @@ def test_a_run_that_may_not_have_started_is_not_started_again(server: KfpServer,
     assert len([each for each in server.requests if each == "POST /apis/v2beta1/runs"]) == 1
 
 
-@pytest.mark.parametrize(("tag", "is_refused"), [("2.14.3", True), ("2.15.0", False), ("unknown", False)])
-def test_a_server_that_cannot_pass_task_settings_on_is_refused(
-    server: KfpServer, api: KfpApi, tag: str, is_refused: bool
-) -> None:
+@pytest.mark.parametrize(("tag", "is_refused"), [("2.15.0", True), ("2.16.1", False), ("unknown", False)])
+def test_a_server_that_is_too_old_is_refused(server: KfpServer, api: KfpApi, tag: str, is_refused: bool) -> None:
     server.tag = tag
     options = RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/data", "model_uri=s3://b/models"))
     if is_refused:
-        with pytest.raises(KfpError, match=rf"has version {tag}, .*: upgrade to 2\.15 or newer"):
+        with pytest.raises(KfpError, match=rf"has version {tag}, .*: upgrade to 2\.16 or newer"):
             submit_and_show(api, options, detach=True)
     else:
         submit_and_show(api, options, detach=True)

@@ -45,6 +45,8 @@ def measure_samples(measures: Mapping[str, Measure], outputs: Any, targets: Any,
 def check_alone(loss: Measure, together: Any, alone: Callable[[], tuple[Any, Any]]) -> None:
     """Warn if the loss of a batch's first sample depends on the others, as a wrong broadcast lets it.
 
+    In a sorted split only some batches can show it.
+
     Args:
         together: The losses of the batch.
         alone: Returns the outputs and targets of the first sample.

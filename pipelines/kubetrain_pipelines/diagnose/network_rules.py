@@ -86,6 +86,30 @@ RULES = (
         ),
     ),
     Rule(
+        name="peers-missing",
+        title="Some of the pods did not come",
+        texts=(
+            "seconds waiting for clients. */",
+            "RendezvousTimeoutError",
+            "DistStoreError: wait timeout after ",
+            "Barrier timed out",
+        ),
+        explanation="The processes that started waited for the others until the timeout.",
+        remedy="Check that all pods run (`kubectl get pods`): some may wait for nodes, images or a queue. If they need "
+        "longer to start, raise nccl_timeout_seconds.",
+        after=("no-dns", "unschedulable", "image-pull", "quota", "queue", *PEER_CAUSES),
+        samples=(
+            Sample(
+                "torch.distributed.DistStoreError: Timed out after 6 seconds waiting for clients. 1/2 clients joined.",
+                "provoked by tests: one of two processes",
+            ),
+            Sample(
+                "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+                "provoked by tests: one of two torchruns",
+            ),
+        ),
+    ),
+    Rule(
         name="unreachable",
         title="The processes do not reach each other",
         certainty=Certainty.LIKELY,
@@ -125,30 +149,6 @@ RULES = (
                 "torch.distributed.DistNetworkError: The client socket has timed out after 5000ms while trying to "
                 "connect to (127.0.0.1, 1).",
                 "provoked by tests: a port on which nothing listens",
-            ),
-        ),
-    ),
-    Rule(
-        name="peers-missing",
-        title="Some of the pods did not come",
-        texts=(
-            "seconds waiting for clients. */",
-            "RendezvousTimeoutError",
-            "DistStoreError: wait timeout after ",
-            "Barrier timed out",
-        ),
-        explanation="The processes that started waited for the others until the timeout.",
-        remedy="Check that all pods run (`kubectl get pods`): some may wait for nodes, images or a queue. If they need "
-        "longer to start, raise nccl_timeout_seconds.",
-        after=("no-dns", "unschedulable", "image-pull", "quota", "queue", *PEER_CAUSES),
-        samples=(
-            Sample(
-                "torch.distributed.DistStoreError: Timed out after 6 seconds waiting for clients. 1/2 clients joined.",
-                "provoked by tests: one of two processes",
-            ),
-            Sample(
-                "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
-                "provoked by tests: one of two torchruns",
             ),
         ),
     ),

@@ -26,7 +26,6 @@ class Tally:
             "loss": task.loss,
             **{name: metric for name, metric in task.metrics.items() if name not in self._metrics},
         }
-        self._is_empty = True
         self._sums = torch.zeros(1 + 2 * len(self._measures), dtype=torch.float64, device=device)
         """The number of samples, the sum of each measure's values, and that of their squares."""
         for metric in self._metrics.values():
@@ -37,9 +36,7 @@ class Tally:
         check_outputs(self._classes, outputs)
         check_targets(self._classes, targets)
         values = [each.double() for each in measure_samples(self._measures, outputs, targets, samples)]
-        if self._is_empty:
-            check_alone(self._measures["loss"], values[0], lambda: split((outputs, targets), samples, samples)[0])
-        self._is_empty = False
+        check_alone(self._measures["loss"], values[0], lambda: split((outputs, targets), samples, samples)[0])
         count = torch.full((), samples, dtype=torch.float64, device=self._sums.device)
         self._sums += torch.stack([count, *(each.sum() for each in values), *(each.square().sum() for each in values)])
         for metric in self._metrics.values():

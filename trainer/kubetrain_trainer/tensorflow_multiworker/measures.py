@@ -37,7 +37,6 @@ class Tally:
             "loss": task.loss,
             **{name: each for name, each in task.metrics.items() if name not in self._metrics},
         }
-        self._is_empty = True
         self._sums = tf.zeros(1 + 2 * len(self._measures), tf.float64)
         """The number of samples, the sum of each measure's values, and that of their squares."""
         for metric in self._metrics.values():
@@ -69,9 +68,7 @@ class Tally:
     def _sums_of(self, batch: Predicted) -> tf.Tensor:
         with tf.device(tf.nest.flatten(batch.outputs, expand_composites=True)[0].device):
             values = [tf.cast(each, tf.float64) for each in measure_samples(self._measures, *batch)]
-            if self._is_empty:
-                check_alone(self._measures["loss"], values[0], lambda: first_of(batch))
-            self._is_empty = False
+            check_alone(self._measures["loss"], values[0], lambda: first_of(batch))
             totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
             return tf.stack([tf.constant(batch.samples, tf.float64), *totals])
 
