@@ -427,6 +427,20 @@ def test_the_deadline_counts_the_time_of_all_attempts() -> None:
     assert backend.deleted == [f"{NAME}-a3"]
 
 
+def test_a_replaced_pod_may_end_with_the_others_before_its_start_is_reported() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        chief = replace(chief, phase=Phase.SUCCEEDED, exit_code=0, finished=9.0)
+        replaced = replace(worker, phase=Phase.PENDING, exit_code=143, finished=1.0, restarts=1, replacements=1)
+        backend.change(NAME, pods=(chief, replaced))
+        time.sleep(0.5)
+        assert not outcome, "its new pod may have met the others"
+        backend.change(NAME, pods=(chief, replace(replaced, phase=Phase.SUCCEEDED, exit_code=0, finished=9.5)))
+        backend.change(NAME, phase=Phase.SUCCEEDED)
+    assert isinstance(outcome[0], JobState)
+
+
 def test_a_verdict_that_cannot_be_written_costs_no_attempt() -> None:
     backend = MemoryBackend()
     backend.annotate = lambda handle, values: False

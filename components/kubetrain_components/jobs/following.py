@@ -1,5 +1,6 @@
 """Follow one job until nothing can change how it ended: pass on its logs, name its troubles, and keep its budgets."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,8 @@ LAST_LINES_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0
 SECONDS_WITHOUT_PROGRESS = 60.0
 """Min times between two notes on the job."""
+REPORT_SECONDS = 10.0
+"""Time within which a cluster reports what a pod that it has replaced does."""
 
 
 class Following:
@@ -51,6 +54,8 @@ class Following:
         self._notices = TroubleNotices(clock)
         self._progress = _ProgressAnnotation(handle, backend, logs, self._tracker)
         self._before: JobState | None = None
+        self._examined: JobState | None = None
+        self._in_vain_since = math.inf
         self._overcome: dict[str, float] = {}
         """Times of the ends, by pod, after which the pod was restarted before this launcher followed the job."""
 
@@ -98,7 +103,7 @@ class Following:
         for pod in state.pods if state is not self._before else ():
             if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
                 return Failure(describe(pod), pod=pod.name, avoid_nodes=to_avoid_after(state, pod))
-        if state is not self._before and (alone := self._failed_in_vain(state)) is not None:
+        if (alone := self._failed_in_vain(state)) is not None:
             reason = f"{cause_of(alone)}; the others had ended, and would not start again with it"
             return Failure(reason, pod=alone.name, is_disruption=alone.was_disrupted or alone.replacements > 0)
         restarts = self._restarts.count(state, self._logs.progress)
@@ -108,8 +113,17 @@ class Following:
         return None
 
     def _failed_in_vain(self, state: JobState) -> PodState | None:
-        seems_so = failed_in_vain(self._job, state.pods) is not None
-        return failed_in_vain(self._job, self._pods_with_errors(state)) if seems_so else None
+        """Return the pod, once the cluster would have reported a replacement that has met the others."""
+        if (alone := failed_in_vain(self._job, state.pods)) is None:
+            self._in_vain_since = math.inf
+        if alone is None or state == self._examined:
+            return None
+        self._in_vain_since = min(self._in_vain_since, time.monotonic())
+        may_be_late = alone.was_disrupted or alone.replacements > 0 or alone.phase is Phase.PENDING
+        if may_be_late and time.monotonic() - self._in_vain_since < REPORT_SECONDS:
+            return None
+        self._examined = state
+        return failed_in_vain(self._job, self._pods_with_errors(state))
 
     def _pods_with_errors(self, state: JobState) -> tuple[PodState, ...]:
         self._logs.drain(LAST_LINES_SECONDS)
