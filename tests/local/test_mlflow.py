@@ -182,7 +182,7 @@ def test_a_command_that_logs_ends_with_its_training(
         WAIT_IN_SECOND_START + "import os\nfrom kubetrain_trainer import session\n"
         "def fail():\n    mark.touch()\n    sys.exit(3)\n"
         "for step in range(1, 6):\n    session.log(step, loss=1 / step)\n"
-        f"{ends}\nmodel = pathlib.Path(os.environ['KUBETRAIN_OUTPUT'], 'export')\nmodel.mkdir()\n"
+        f"{ends}\nmodel = pathlib.Path(os.environ['KUBETRAIN_OUTPUT'], 'export')\n"
         "(model / 'model.bin').write_text('1')\n"
     )
     entry = json.dumps({"command": [sys.executable, str(tmp_path / "train.py")]})

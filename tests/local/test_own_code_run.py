@@ -15,7 +15,6 @@ from team.weights import WEIGHTS
 
 output = Path(os.environ["KUBETRAIN_OUTPUT"])
 if os.environ["RANK"] == "0":
-    (output / "export").mkdir()
     (output / "export" / "weights").write_text(WEIGHTS)
     (output / "metrics.json").write_text(json.dumps({"accuracy": 0.75}))
 """
