@@ -89,8 +89,14 @@ def _await_others(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -
 
 def _starts(output: TrainingOutput, ranks: range) -> list[int]:
     """Return the times of the last starts of these processes; 0: not started yet."""
-    marks = [_start_mark(output, rank) for rank in ranks]
-    return [mark.stat().st_mtime_ns if mark.exists() else 0 for mark in marks]
+    return [_time_of(_start_mark(output, rank)) for rank in ranks]
+
+
+def _time_of(mark: Path) -> int:
+    try:
+        return mark.stat().st_mtime_ns
+    except FileNotFoundError:  # its process deletes it when it ends, at any moment
+        return 0
 
 
 def _start_mark(output: TrainingOutput, rank: int) -> Path:
