@@ -77,7 +77,7 @@ check-compiled: $(INSTALLED) ## fail if compiled/*.yaml is stale
 	@$(BIN)/kubetrain compile --check
 
 define build_image
-	BUILDAH_LAYERS=true $(IMAGE_BUILDER) build --tag kubetrain/$(1):$(VERSION) --file $(2) \
+	BUILDAH_LAYERS=true $(IMAGE_BUILDER) build --tag registry.invalid/kubetrain/$(1):$(VERSION) --file $(2) \
 		--build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) $(3) $(IMAGE_OPTIONS) .
 endef
 

@@ -13,6 +13,7 @@ from typing import Any
 from kfp.compiler import Compiler
 from kfp.compiler.compiler_utils import KubernetesManifestOptions
 
+from kubetrain_pipelines.images import image_warnings
 from kubetrain_pipelines.pipeline_parameters import PIPELINES, function_path
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.version_name import version_name
@@ -108,7 +109,7 @@ def _compile(pipeline: Any, path: Path, **options: Any) -> None:
 
 
 def write_compiled(folder: Path, output_format: OutputFormat) -> list[str]:
-    """Write the files that changed. Return what was done, and which files must be deleted by hand."""
+    """Write the files that changed. Return what was done, and what remains for the reader to do."""
     compiled = {folder / name: content for name, content in compiled_pipelines(output_format).items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +120,12 @@ def write_compiled(folder: Path, output_format: OutputFormat) -> list[str]:
         raise KubetrainError(
             f"cannot write to {folder} ({error.strerror or error}): pass a folder that you can write to as --output"
         ) from error
-    return [*(f"wrote {path}" for path in changed), *_extra_files(folder, compiled)]
+    warnings = image_warnings("".join(compiled[path].decode() for path in changed))
+    return [
+        *(f"wrote {path}" for path in changed),
+        *_extra_files(folder, compiled),
+        *(f"warning: {each}" for each in warnings),
+    ]
 
 
 def check_compiled(folder: Path, output_format: OutputFormat) -> None:

@@ -40,7 +40,7 @@ def own_image(tmp_path_factory: pytest.TempPathFactory) -> str:
         shutil.copytree(EXAMPLES / example, folder / example)
         libraries.append((folder / example / "requirements.txt").read_text())
     (folder / "requirements.txt").write_text("".join(libraries))
-    trainer = f"TRAINER=docker.io/{TRAINERS['pytorch']}"
+    trainer = f"TRAINER={TRAINERS['pytorch']}"
     command = [CLUSTER / "image", IMAGE, EXAMPLES / "own_image" / "Dockerfile", folder, "--build-arg", trainer]
     subprocess.run(command, check=True)
     return IMAGE

@@ -93,7 +93,7 @@ def apply_reaper(namespace: str, folder: Path) -> None:
     kustomization = folder / "kustomization.yaml"
     kustomization.write_text(kustomization.read_text().replace("namespace: kubetrain", f"namespace: {namespace}"))
     cron_job = folder / "cron_job.yaml"
-    cron_job.write_text(cron_job.read_text().replace("kubetrain/components:0.1.0", COMPONENTS))
+    cron_job.write_text(cron_job.read_text().replace("registry.invalid/kubetrain/components:0.1.0", COMPONENTS))
     kubectl("apply", "-k", str(folder))
 
 

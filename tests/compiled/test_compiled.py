@@ -55,6 +55,7 @@ def test_an_output_that_is_a_file_is_named(tmp_path: Path) -> None:
 def test_compiling_twice_writes_nothing_the_second_time(tmp_path: Path) -> None:
     first, second = (kubetrain("compile", "--output", tmp_path / "compiled") for _ in range(2))
     assert first.output.count("wrote ") == 3
+    assert "warning: no registry has registry.invalid/kubetrain/components:0.1.0" in first.output
     assert second.output == f"{tmp_path / 'compiled'} is up to date\n"
 
 
@@ -95,7 +96,7 @@ def test_every_task_runs_in_our_image_and_is_never_cached(name: str) -> None:
     tasks = spec["root"]["dag"]["tasks"]
     assert all("enableCache" not in task.get("cachingOptions", {}) for task in tasks.values())
     images = {each["container"]["image"] for each in spec["deploymentSpec"]["executors"].values()}
-    assert images == {"kubetrain/components:0.1.0"}
+    assert images == {"registry.invalid/kubetrain/components:0.1.0"}
     assert "pip install" not in (COMPILED / name).read_text(), "an image is complete: nothing is installed at start"
 
 

@@ -72,7 +72,7 @@ def test_each_step_has_the_same_loss_in_both_frameworks(tmp_path: Path) -> None:
         by_pytorch, by_tensorflow = (losses(tmp_path, framework, name, settings) for framework in TASKS)
         assert len(by_pytorch) == 15 * SAMPLES / 32
         assert by_pytorch[-1] < 0.8 * by_pytorch[0]
-        np.testing.assert_allclose(by_tensorflow, by_pytorch, rtol=1e-3, err_msg=name)
+        np.testing.assert_allclose(by_tensorflow, by_pytorch, rtol=5e-3, err_msg=name)
 
 
 def losses(folder: Path, framework: str, name: str, settings: TrainConfig) -> list[float]:

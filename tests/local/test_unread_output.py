@@ -122,10 +122,10 @@ def test_an_interrupt_deletes_the_job_of_a_cluster(
 def test_a_deadline_ends_the_job_of_a_cluster_and_says_how_much_was_not_shown(
     cluster: ApiServer, launch: Callable[..., Launcher]
 ) -> None:
-    launcher = launch(seconds=4)
+    launcher = launch(seconds=12)
     start_pod(cluster)
     launcher.await_full_pipe()
-    wait_for(lambda: JOB not in cluster.objects, 20)
+    wait_for(lambda: JOB not in cluster.objects, 30)
     assert " lines not shown, because nobody read the output" in launcher.rest()
 
 

@@ -27,7 +27,7 @@ from support import jobs
 
 CLUSTER = Path(__file__).parents[3] / "shared" / "cluster"
 API_SERVER = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "state", "kube-apiserver.pid")
-COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"docker.io/{IMAGE_NAME}:{version('kubetrain')}")
+COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"{IMAGE_NAME}:{version('kubetrain')}")
 """Built by `make images`; the test cluster must have it."""
 ENDPOINT_IN_PODS, ENDPOINT = "http://s3.storage.svc:9000", "http://127.0.0.1:9000"
 ENDPOINT_FOR_ALL = "http://10.88.0.1:9000"

@@ -57,7 +57,7 @@ class Cluster:
             data_dir=Path("/data"),
             output_dir=Path(f"/output/r1-{framework}"),
             dataset_digest=report["digest"],
-            placement=Placement(image=f"docker.io/{TRAINERS[framework]}", cpu="200m", memory="2Gi", grace_seconds=20),
+            placement=Placement(image=TRAINERS[framework], cpu="200m", memory="2Gi", grace_seconds=20),
             mounts=(data, OUTPUT),
         )
         return replace(usual, **changes)

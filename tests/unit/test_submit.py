@@ -1,5 +1,6 @@
 """From a compiled file to a run that is followed to its end: parameters, versions, and lost answers."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,9 +82,22 @@ def test_settings_that_look_like_secrets_are_named_without_their_values(server: 
     submit_run(
         api, RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/d", "model_uri=s3://b/m", *pairs)), said.append
     )
-    warned = [each.split()[1] for each in said if each.startswith("warning: ")]
+    warned = [each.split()[1] for each in said if "looks like a secret" in each]
     assert sorted(warned) == ["placement.env.HF_TOKEN", "train_config.entry.args"]
     assert "abcdefghijklmnop" not in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"), [((), ["components", "trainer-pytorch"]), (("image=r.io/mine:1",), ["components"])]
+)
+def test_default_images_are_named_because_no_registry_has_them(
+    api: KfpApi, settings: tuple[str, ...], named: list[str]
+) -> None:
+    said: list[str] = []
+    pairs = ("dataset_uri=s3://b/d", "model_uri=s3://b/m", *settings)
+    submit_run(api, RunOptions(pipeline=str(TRAIN), pairs=pairs), said.append)
+    (warning,) = (each for each in said if each.startswith("warning: "))
+    assert re.findall(r"registry\.invalid/kubetrain/([\w-]+):0\.1\.0", warning) == named
 
 
 def test_an_answer_without_the_id_is_an_error_in_one_sentence(server: KfpServer, api: KfpApi) -> None:

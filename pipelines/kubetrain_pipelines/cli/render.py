@@ -7,6 +7,7 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines import bring_code
+from kubetrain_pipelines.images import image_warnings
 from kubetrain_pipelines.planned_run import planned_run
 
 NOTE_ON_AUTO = "# launcher auto takes the first that the cluster has: this is what the training operator would get."
@@ -24,7 +25,10 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
         f"{image} must have your '{each}', which only a cluster can tell: `kubetrain doctor` tries it"
         for each in bring_code.needed_in_image(brought, parameters.train_config)
     ]
-    for line in (*notes, *(f"warning: {each}" for each in (*parameters.placement.warnings(), *unknown))):
+    for line in (
+        *notes,
+        *(f"warning: {each}" for each in (*parameters.placement.warnings(), *unknown, *image_warnings(manifests))),
+    ):
         comment(line)
     if parameters.launcher == Launcher.AUTO:
         print(NOTE_ON_AUTO)

@@ -36,7 +36,7 @@ from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli import train_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
 from kubetrain_pipelines.cli.train_settings import check_settings
-from kubetrain_pipelines.images import TRAINERS
+from kubetrain_pipelines.images import TRAINERS, image_warnings
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_trainer.config import CHANGEABLE, TrainConfig
@@ -79,7 +79,7 @@ def train_and_show(options: TrainOptions) -> None:
         print_manifests(training)
         return
     print(f"run {training.run_id} (resume it with --run-id)", flush=True)
-    for warning in training.placement.warnings():
+    for warning in (*training.placement.warnings(), *image_warnings(training.placement.image)):
         print(f"warning: {warning}", flush=True)
     with interrupted_by_sigterm(), _code_here(options, code), _backend(options, training) as backend:
         training = with_launcher(training, backend) if options.cluster else training

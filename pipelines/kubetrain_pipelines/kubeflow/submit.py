@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_pipelines import bring_code
+from kubetrain_pipelines.images import image_warnings
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Unanswered
@@ -58,7 +59,8 @@ def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions, say: Say) 
     code = bring_code.pack(options.code)
     parameters = parse_parameters(file.parameters, [*options.pairs, *bring_code.as_pairs(code)], options.params)
     check_before_sending(file.name, file.parameters, parameters)
-    for remark in secret_remarks(parameters):
+    unpublished = image_warnings(file.content.decode(), parameters.get("placement"))
+    for remark in (*secret_remarks(parameters), *unpublished):
         say(f"warning: {remark}")
     check_runs_pipeline(api, file.content)
     bring_code.upload(code, file.parameters, parameters)
