@@ -84,6 +84,7 @@ def test_a_run_trains_and_evaluates_within_its_cache(
     assert rows[-1]["shard_waits"] < (0.25 if framework == "pytorch" else 0.5) * rows[-1]["shards_fetched"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_shard_that_changes_stops_the_training_by_name(
     framework: str, store: ObjectStore, s3: EmbeddedS3, tmp_path: Path
@@ -157,6 +158,7 @@ def build(config, data_dir):
 """
 
 
+@pytest.mark.thorough
 def test_a_training_resumed_by_another_number_of_processes_reads_the_samples_that_are_left(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def train(framework: str, data: Path, output: Path, *settings: object) -> "subpr
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("framework", "settings"),
     [

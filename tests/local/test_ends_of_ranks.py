@@ -150,7 +150,9 @@ def test_a_restart_that_would_wait_for_others_in_vain_is_none(tmp_path: Path, ki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [*WAYS][1:])
+@pytest.mark.parametrize(
+    "way", [*[*WAYS][1:6], *(pytest.param(way, marks=pytest.mark.thorough) for way in [*WAYS][6:])]
+)
 def test_the_verdict_comes_soon_and_names_the_line(tmp_path: Path, way: str) -> None:
     check(tmp_path, way, "script", "tensorflow", BEFORE)
 

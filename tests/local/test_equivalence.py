@@ -131,6 +131,7 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
     one.check_export()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_gradients_exchanged_in_bf16_lead_nearly_to_the_same_weights(tmp_path: Path) -> None:
     (tmp_path / "points.py").write_text(TASKS["pytorch"])

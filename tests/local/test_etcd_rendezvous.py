@@ -160,6 +160,7 @@ def test_a_training_continues_when_one_of_its_pods_is_lost_and_comes_back(
             kill(each)
 
 
+@pytest.mark.thorough
 def test_pods_wait_for_an_etcd_that_comes_later(etcd: Etcd, meet: Start) -> None:
     pods = meet("end", etcd.endpoint)
     read_until(pods[0], f"waiting for etcd at {etcd.endpoint}: [Errno 111] Connection refused")

@@ -141,6 +141,7 @@ class TestProcessThatHangs:
 
 
 class TestOutOfMemory:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_in_a_step(self, framework: str, tmp_path: Path) -> None:
         finish(train(framework, tmp_path, model_args={"allocate": 400}), 1)
@@ -149,6 +150,7 @@ class TestOutOfMemory:
         )
         assert not message(tmp_path)["curable"]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_for_the_model(self, framework: str, tmp_path: Path) -> None:
         finish(train(framework, tmp_path, model_args={"units": 200_000_000}), 1)

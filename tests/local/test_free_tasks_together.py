@@ -79,6 +79,7 @@ def logs(folder: Path) -> list[str]:
     return run_group(folder, 2, **tasks, dropout=task("dropout", loader_workers=1), head=task("head"))
 
 
+@pytest.mark.thorough
 def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path, logs: list[str]) -> None:
     pytest.importorskip("torchmetrics")
     measured = newest(folder / "output" / "metrics").manifest["metrics"]
@@ -136,6 +137,7 @@ def test_another_number_of_processes_reads_a_stream_from_its_beginning(folder: P
     assert "shrunk completed" in log
 
 
+@pytest.mark.thorough
 def test_a_stream_is_the_same_if_another_process_reads_ahead(folder: Path) -> None:
     run_group(folder, 1, here=task("sized", loader_workers=0), ahead=task("sized", loader_workers=1))
     here, ahead = (state_of(newest(folder / "output" / name)) for name in ("here", "ahead"))

@@ -31,6 +31,7 @@ def test_an_unknown_measurement_is_named() -> None:
     assert "unknown measurement savings: choose from lifecycle, " in result.stderr
 
 
+@pytest.mark.thorough
 def test_it_prints_and_writes_what_it_measured(tmp_path: Path) -> None:
     result = check("--miniature", "--json", str(tmp_path / "figures.json"), "hang", "tests")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -50,6 +51,7 @@ def test_the_other_measurements_end(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "figures.json").read_text())["figures"][name]
 
 
+@pytest.mark.thorough
 def test_a_failed_measurement_fails_the_check_and_keeps_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

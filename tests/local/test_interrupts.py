@@ -56,6 +56,7 @@ def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: st
     assert "Stopped in " + stage in (workspace / "report.html").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [0.2, 0.7, 1.2])
 def test_a_second_ctrl_c_loses_no_report(workspace: Path, digits: Path, seconds: float) -> None:
     run = start(*run_arguments(workspace, digits), "--set", "epochs=1000")
@@ -88,6 +89,7 @@ def test_a_stopped_training_is_resumed_with_the_printed_setting(workspace: Path,
     assert first["step"] > 0, first
 
 
+@pytest.mark.thorough
 def test_the_next_run_succeeds(workspace: Path, digits: Path) -> None:
     finished = kubetrain(*run_arguments(workspace, digits), *SHORT)
     assert finished.exit_code == 0, finished.output

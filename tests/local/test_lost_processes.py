@@ -80,6 +80,7 @@ def test_a_training_continues_after_the_loss_of_a_pod(
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("framework", "pod"), [("pytorch", "master-0"), ("pytorch", "worker-0"), ("tensorflow", "chief-0")]
 )

@@ -68,6 +68,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.thorough
 def test_no_stage_holds_much_more_than_a_part(tmp_path: Path) -> None:
     run(tmp_path, "first", max_steps=1)
     assert_within_a_part(tmp_path)

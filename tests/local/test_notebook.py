@@ -36,6 +36,7 @@ def test_a_notebook_shows_an_error_as_its_sentence(tmp_path: Path) -> None:
     assert shown.traceback[0].startswith("InvalidSetting: unknown pipeline 'train-torch': ")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(

@@ -55,6 +55,7 @@ def step():
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_drained_pod_costs_no_step(framework: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPTS[framework])

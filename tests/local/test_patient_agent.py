@@ -164,6 +164,7 @@ def test_the_processes_of_an_elastic_job_are_not_restarted_after_an_error_that_n
     assert "has no folder 'train'" in parse_termination_message((tmp_path / "termination").read_text())["error"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_save_on_slow_storage_survives_that_a_worker_joins(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SLOW_STORAGE)

@@ -113,6 +113,7 @@ def test_two_pods_measure_their_link_and_train(tmp_path: Path) -> None:
     assert result["preflight"] == found[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_links_of_a_slow_network_are_named(tmp_path: Path) -> None:
     pods = ("unshare", "--net", "sh", "-c", PODS_WITH_A_SLOW_ONE, "sh")
@@ -124,6 +125,7 @@ def test_the_links_of_a_slow_network_are_named(tmp_path: Path) -> None:
     assert sorted(slow) == ["rank 0 on node-0 to rank 1 on node-1", "rank 0 on node-0 to rank 2 on node-2"], printed
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_device_that_others_use_too_is_named(tmp_path: Path) -> None:
     (port,) = free_ports(1)

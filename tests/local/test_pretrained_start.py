@@ -89,6 +89,7 @@ def test_a_place_without_weights_is_named(digits: Path, tmp_path: Path) -> None:
     assert "is neither a run with an exported model, nor a published model, nor a file" in failed.output
 
 
+@pytest.mark.thorough
 def test_a_run_brings_weights_from_s3(
     few_classes: Path, digits: Path, s3: EmbeddedS3, bucket: str, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digi
         wait_until(lambda: not server.firing() & OF_A_HANG)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("restarts", "fault", "alerts"),
     [

@@ -124,6 +124,7 @@ def test_figures_of_several_devices_are_those_of_one(folder: Path) -> None:
     assert newest(output.path).manifest["metrics"] == pytest.approx(one["metrics"], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_each_device_normalizes_its_images(tmp_path: Path) -> None:
     for index, split in enumerate(["train", "val"] * 7):
         path = tmp_path / split / "red" / f"{index}.png"
@@ -139,6 +140,7 @@ def test_each_device_normalizes_its_images(tmp_path: Path) -> None:
     assert output.read_evaluation()["metrics"]["level"] == normalized
 
 
+@pytest.mark.thorough
 def test_each_device_drops_other_units(tmp_path: Path) -> None:
     (tmp_path / "dropout.py").write_text(DROPOUT)
     run("train", tmp_path, *replace(SETTINGS, model="dropout:build").to_flags(), on=DEVICES)

@@ -221,6 +221,7 @@ def test_a_sharded_training_is_the_same_with_two_three_and_one_process(whole: Pa
         assert_same_training(tmp_path / name, whole)
 
 
+@pytest.mark.thorough
 def test_parts_within_each_pod(whole: Path, tmp_path: Path) -> None:
     in_parts = {"batch_size": 2}  # two of each step in each process
     run(tmp_path, 4, {"hybrid": {"sharding": "hybrid", **in_parts}}, LOCAL_WORLD_SIZE="2")
@@ -260,6 +261,7 @@ def test_the_values_of_the_chief_are_sent_at_the_start_and_its_buffers_at_each_s
     assert_same_training(tmp_path / "sharded", tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_a_run_may_change_how_it_is_sharded(whole: Path, tmp_path: Path) -> None:
     copy_killed_at(4, whole, tmp_path / "sharded")
     run(tmp_path, 2, {"sharded": {"sharding": "full"}})
@@ -268,6 +270,7 @@ def test_a_run_may_change_how_it_is_sharded(whole: Path, tmp_path: Path) -> None
     assert_same_training(tmp_path / "again", whole)
 
 
+@pytest.mark.thorough
 def test_a_run_with_the_default_optimizer_may_change_how_it_is_sharded(tmp_path: Path) -> None:
     settings = {"optimizer": "sgd", "momentum": 0.9}
     run(tmp_path, 1, {"whole": settings})
@@ -326,6 +329,7 @@ def test_a_process_lost_while_it_writes_its_part_ends_the_training_and_keeps_the
     assert_same_training(tmp_path / "full", whole)
 
 
+@pytest.mark.thorough
 def test_the_chief_waits_for_no_part_of_a_checkpoint_once_a_process_is_lost(tmp_path: Path) -> None:
     lost_and_hangs = HANGS + LOST + TRAIN
     processes = begin(tmp_path, 3, {"full": {"sharding": "full"}}, lost_and_hangs, DIES="2")

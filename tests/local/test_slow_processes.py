@@ -85,6 +85,7 @@ def test_a_slow_process_is_named_in_log_metrics_and_page(framework: str, place: 
     assert row["idle_share"] > 0.3, "rank 0 waits for rank 1"
 
 
+@pytest.mark.thorough
 def test_a_process_that_becomes_fast_again_is_no_longer_named(tmp_path: Path) -> None:
     with training("pytorch", tmp_path, {**slow_rank("loss", until=60), "rank": 0}) as run:
         assert f"rank 0 on node gpu-7{SLOW}" in read_until(run, SLOW)
@@ -117,6 +118,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
         each.kill()
 
 
+@pytest.mark.thorough
 def test_equal_processes_on_a_busy_machine_are_not_named(tmp_path: Path) -> None:
     noise = [subprocess.Popen([sys.executable, "-c", NOISE]) for _ in range(2)]
     try:

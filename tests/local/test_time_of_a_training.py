@@ -52,6 +52,7 @@ def build(config, data_dir):
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_the_parts_of_a_killed_and_resumed_training_are_its_wall_time(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
