@@ -80,7 +80,7 @@ def _await_others(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -
     while not all(mark.exists() for mark in marks) and time.monotonic() < deadline:
         if stop.is_requested:
             sys.exit(EXIT_CODE)
-        if any(before not in (0, now) for before, now in zip(starts, _starts(output, others), strict=True)):
+        if any(before and now and before != now for before, now in zip(starts, _starts(output, others), strict=True)):
             raise TransientFailure(f"{LOST_ANOTHER} {AFTER_THE_END}: look for the one that failed first")
         time.sleep(POLL_SECONDS)
     for mark in marks:
@@ -88,7 +88,7 @@ def _await_others(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -
 
 
 def _starts(output: TrainingOutput, ranks: range) -> list[int]:
-    """Return the times of the last starts of these processes; 0: not started yet."""
+    """Return the times of the last starts of these processes; 0: not started yet, or ended."""
     return [_time_of(_start_mark(output, rank)) for rank in ranks]
 
 
