@@ -1,6 +1,7 @@
 """Scripts as guides on distributed training show them, brought by --code: they run, fail and resume as they are."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def test_a_script_that_fails_fails_its_training_and_shows_why(
     folders = ("--data", tmp_path, "--output", tmp_path / "output", "--set", "metrics_port=0")
     finished = kubetrain(*command, *folders, *settings_of(name, argument), cwd=tmp_path)
     assert finished.exit_code == 1
-    assert cause in finished.output
+    assert cause in re.findall(r"^error: .*", finished.output, re.MULTILINE)[-1]
 
 
 @THOROUGH

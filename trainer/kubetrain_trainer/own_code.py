@@ -1,5 +1,6 @@
 """A training by a script or command of your own: what it finds, and how it runs."""
 
+import argparse
 import contextlib
 import faulthandler
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,7 +161,14 @@ def _run_script(entry: Entry) -> None:
 def _report_exit(ended: SystemExit) -> None:
     code = ended.code
     if not isinstance(code, int) or code < EXIT_CODE_OF_SIGNALS:  # otherwise it ends as it was asked to
-        report_failure(f"{f'sys.exit({code})' if isinstance(code, int) else code}{own_line(ended)}", curable=True)
+        said = _refused_arguments(ended) or (f"sys.exit({code})" if isinstance(code, int) else code)
+        report_failure(f"{said}{own_line(ended)}", curable=True)
+
+
+def _refused_arguments(ended: SystemExit) -> str:
+    """Return the sentence with which argparse ended the script, which tells more than its exit code."""
+    *_, (frame, _) = traceback.walk_tb(ended.__traceback__)
+    return str(frame.f_locals.get("message") or "").strip() if frame.f_code.co_filename == argparse.__file__ else ""
 
 
 def _run_command(entry: Entry) -> None:
