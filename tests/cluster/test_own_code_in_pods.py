@@ -1,6 +1,7 @@
 """A script of your own by torchrun, and a command, in two pods of each launcher."""
 
 import json
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.job_state import LogLine
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from support.cli import kubetrain
 from support.cluster import ENDPOINT_FOR_ALL, Bucket
@@ -29,6 +34,18 @@ for step in range(3):
 session.save(3, lambda folder: (folder / "state").write_text("3"))
 session.finish(lambda folder: torch.save(one, folder / "model.pt"), {"total": one})
 dist.destroy_process_group()
+"""
+FAILS_ALONE = """
+import time, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+print("rank", rank, "has met the other")
+if rank == 0:
+    time.sleep(3)
+    raise RuntimeError("disk says no")
 """
 COMMAND = """
 import os, time
@@ -51,7 +68,7 @@ def cluster(namespace: str) -> Cluster:
     return Cluster(namespace, Bucket("unused"))
 
 
-def training(cluster: Cluster, entry: dict[str, Any], launcher: Launcher) -> TrainingJob:
+def training(cluster: Cluster, entry: dict[str, Any], launcher: Launcher, script: str = SCRIPT) -> TrainingJob:
     synthetic = cluster.synthetic_training(epochs=1, launcher=launcher)
     config = replace(synthetic.config, entry=entry)
     code = {"name": "code", "emptyDir": {}}
@@ -59,7 +76,7 @@ def training(cluster: Cluster, entry: dict[str, Any], launcher: Launcher) -> Tra
     writer = {
         "name": "write-code",
         "image": synthetic.placement.image,
-        "command": ["python", "-c", f"open('/code/train.py', 'w').write({SCRIPT!r})"],
+        "command": ["python", "-c", f"open('/code/train.py', 'w').write({script!r})"],
         "volumeMounts": [mount],
     }
     placed = replace(synthetic.placement, init_containers=[writer], volumes=[code], volume_mounts=[mount])
@@ -80,6 +97,27 @@ def test_a_command_runs_once_in_each_pod(cluster: Cluster, launcher: Launcher) -
     result = cluster.launch(training(cluster, {"command": ["python", "-c", COMMAND]}, launcher))
     assert (result["step"], result["checkpoint"]) == (0, "step-00000000")
     assert {line.text for line in cluster.lines} >= {"pod 0 of 2", "pod 1 of 2"}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "entry", [{"script": "/code/train.py"}, {"command": ["python", "/code/train.py"]}], ids=["script", "command"]
+)
+def test_rank_0_that_fails_when_the_others_have_ended_fails_the_training(
+    cluster: Cluster, launcher: Launcher, entry: dict[str, Any]
+) -> None:
+    failed: list[float] = []
+
+    def hear(line: LogLine) -> None:
+        cluster.hear(line)
+        if "disk says no" in line.text:
+            failed.append(time.monotonic())
+
+    job = training(cluster, entry, launcher, FAILS_ALONE)
+    with pytest.raises(JobFailed, match="RuntimeError: disk says no"), KubernetesBackend(cluster.api) as backend:
+        launch_training(job, backend, hear)
+    assert time.monotonic() - failed[0] < 30
+    assert [line.text for line in cluster.lines].count("rank 0 has met the other") == 1
 
 
 @CORE
