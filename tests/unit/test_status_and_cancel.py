@@ -44,7 +44,7 @@ def test_the_status_of_a_run_and_of_the_last_runs(
     (run_id,) = server.kinds["runs"]
     (version,) = server.kinds["versions"].values()
     version["pipeline_spec"] = {"pipeline_spec": json.loads(pipeline.read_text()), "platform_spec": {}}
-    for wanted in (run_id, "nightly"):
+    for wanted in (run_id, run_id[:6], "nightly"):
         capsys.readouterr()
         show_status(api, wanted, as_json=True)
         found = json.loads(capsys.readouterr().out)
@@ -141,6 +141,14 @@ def test_a_name_means_its_newest_run_in_the_same_letters(
     assert json.loads(capsys.readouterr().out)["run_id"] == newest["run_id"]
     with pytest.raises(NotFound):
         show_status(api, "NIGHTLY")
+
+
+def test_a_beginning_that_several_ids_have_names_them(server: KfpServer, api: KfpApi) -> None:
+    for number in "12":
+        made = server.add("runs", {"display_name": "nightly", "state": "SUCCEEDED"})
+        server.kinds["runs"][made["run_id"]]["run_id"] = f"abcd{number}{made['run_id'][5:]}"
+    with pytest.raises(NotFound, match=r"^the IDs of 2 runs begin with abcd: abcd2[^ ]+, abcd1[^ ]+$"):
+        show_status(api, "abcd")
 
 
 def test_runs_are_listed_in_the_namespace(

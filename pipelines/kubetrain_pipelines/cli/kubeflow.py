@@ -65,7 +65,7 @@ def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
 def logs(api: "KfpApi", run: str, stage: str, follow: bool, everything: bool) -> None:
     """Print what a run's steps wrote.
 
-    RUN is an ID or a name.
+    RUN is an ID, its beginning, or a name.
     """
     from kubetrain_pipelines.cli.runs import logs_and_show
 

@@ -14,6 +14,8 @@ from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time, seconds
 from kubetrain_pipelines.kubeflow.stage_state import StageState, stages_of
 
 RECENT_RUNS = 10
+LOOKED_THROUGH = 100
+"""The newest runs, among which the beginning of an ID names one."""
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -76,12 +78,27 @@ def read_run(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> Run:
 def find_run(api: KfpApi, wanted: str) -> Message:
     """
     Args:
-        wanted: The ID of the run, or a name that means the newest run with this name.
+        wanted: The ID of the run, a name that means the newest run with this name, or the beginning of a recent ID.
 
     Raises:
-        NotFound: if the run does not exist.
+        NotFound: if the run does not exist, or several IDs begin so.
     """
-    return _get_run(api, wanted if RUN_ID.fullmatch(wanted) else next(runs_named(api, wanted))["run_id"])
+    if RUN_ID.fullmatch(wanted):
+        return _get_run(api, wanted)
+    try:
+        run_id = next(runs_named(api, wanted))["run_id"]
+    except NotFound:
+        if not (found := _recent_ids(api, wanted)):
+            raise
+        if len(found) > 1:
+            raise NotFound(f"the IDs of {len(found)} runs begin with {wanted}: {', '.join(found)}") from None
+        (run_id,) = found
+    return _get_run(api, run_id)
+
+
+def _recent_ids(api: KfpApi, beginning: str) -> list[str]:
+    newest = api.get("/runs", **_newest_first(api), page_size=LOOKED_THROUGH)
+    return [each["run_id"] for each in newest.get("runs", []) if each["run_id"].startswith(beginning)]
 
 
 def runs_named(api: KfpApi, name: str) -> Iterator[Message]:
