@@ -106,7 +106,7 @@ def test_a_wrong_use_is_refused(tmp_path: Path, arguments: tuple[str, ...], mess
 def test_render_warns_of_code_that_the_image_must_have(code: Path, arguments: tuple[str, ...], warning: str) -> None:
     shown = kubetrain(*RENDER, *arguments, cwd=code).output
     assert warning in shown
-    assert ("# warning: " in shown) == bool(warning)
+    assert ("must have your" in shown) == bool(warning)
     assert list(yaml.safe_load_all(shown)), "what kubectl reads"
 
 
