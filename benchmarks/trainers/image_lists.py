@@ -14,8 +14,7 @@ import torch
 from PIL import Image
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.image_folder import ImageFolder
-from kubetrain_trainer.packed_names import PackedNames
+from kubetrain_trainer.image_folder import ImageFolder, PackedNames
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.loading import Loader

@@ -12,7 +12,7 @@ import pytest
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.saving_marks import VARIABLE
+from kubetrain_trainer.stop_signal import MARKS_VARIABLE
 from kubetrain_trainer.termination import LOG_VARIABLE
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
@@ -301,7 +301,7 @@ def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
 def test_the_save_of_a_session_that_has_to_stop_begins_no_report(tmp_path: Path) -> None:
     (tmp_path / "marks").mkdir()
     (tmp_path / "train.py").write_text(
-        f"{ASKED_TO_STOP}os.environ['{VARIABLE}'] = 'marks'\n"
+        f"{ASKED_TO_STOP}os.environ['{MARKS_VARIABLE}'] = 'marks'\n"
         "session.save(1, lambda folder: (folder / 'state').touch(), {'accuracy': 0.5})\n"
     )
     code, output, _ = run(tmp_path, {"script": "train.py"})

@@ -31,11 +31,11 @@ import os
 from pathlib import Path
 from torch import distributed as dist
 from kubetrain_trainer import session
-from kubetrain_trainer.saving_marks import VARIABLE, is_saving
+from kubetrain_trainer.stop_signal import MARKS_VARIABLE, is_saving
 
 dist.init_process_group("gloo")
 rank = os.environ["RANK"]
-marks = os.environ[VARIABLE] = f"marks-{rank}"
+marks = os.environ[MARKS_VARIABLE] = f"marks-{rank}"
 os.mkdir(marks)
 
 def write(folder):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer import saving_marks
+from kubetrain_trainer import stop_signal
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.saving_marks import is_saving
+from kubetrain_trainer.stop_signal import is_saving
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
@@ -21,7 +21,7 @@ from support.process_groups import elastic_workers, start_python
 
 DEAF = """
 import os, signal, sys, time
-from kubetrain_trainer.saving_marks import marked_as_saving
+from kubetrain_trainer.stop_signal import marked_as_saving
 
 def wait_for(file):
     while not os.path.exists(file):
@@ -68,7 +68,7 @@ end_process(launch.launch(sys.argv[1:]))
 @pytest.fixture
 def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "marks").mkdir()
-    monkeypatch.setenv(saving_marks.VARIABLE, str(tmp_path / "marks"))
+    monkeypatch.setenv(stop_signal.MARKS_VARIABLE, str(tmp_path / "marks"))
     return tmp_path / "marks"
 
 
@@ -139,11 +139,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_a_process_is_marked_while_it_saves(marks: Path) -> None:
     assert not is_saving(marks, os.getpid())
-    with saving_marks.marked_as_saving():
+    with stop_signal.marked_as_saving():
         assert is_saving(marks, os.getpid())
         assert not is_saving(marks, os.getpid() + 1)
     assert not is_saving(marks, os.getpid())
-    saving_marks.mark_as_saving_until_exit()
+    stop_signal.mark_as_saving_until_exit()
     assert is_saving(marks, os.getpid())
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer import checkpoint_retention
+from kubetrain_trainer import checkpoint_writer
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints, remove_checkpoint, remove_partial
-from kubetrain_trainer.checkpoint_retention import remove_superseded, superseded
+from kubetrain_trainer.checkpoint_writer import remove_superseded, superseded
 from kubetrain_trainer.config import TrainConfig
 
 
@@ -49,7 +49,7 @@ def test_one_that_cannot_be_removed_is_left_to_the_next_time(
     for each in saved:
         each.path.mkdir()
     (tmp_path / ".step-00000001.removed").write_text("in the way")
-    monkeypatch.setattr(checkpoint_retention, "complete_checkpoints", lambda directory: saved)
+    monkeypatch.setattr(checkpoint_writer, "complete_checkpoints", lambda directory: saved)
     for _ in range(2):
         remove_superseded(saved[-1], TrainConfig(keep_checkpoints=1))
         (tmp_path / ".step-00000001.removed").unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_check
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.saving_marks import VARIABLE, is_saving
+from kubetrain_trainer.stop_signal import MARKS_VARIABLE, is_saving
 from kubetrain_trainer.training_output import TrainingOutput
 
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_being_written_is_completed_when_the_training_ends_or_fails
 def test_the_thread_that_writes_yields_to_the_steps_and_is_marked_as_saving(
     output: TrainingOutput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(MARKS_VARIABLE, str(tmp_path))
 
     def state() -> tuple[int, bool]:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), is_saving(tmp_path, os.getpid())

@@ -1,5 +1,5 @@
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.loss_scale import FIRST, STEPS_TO_DOUBLE, LossScale
+from kubetrain_trainer.recent_steps import FIRST_FACTOR, STEPS_TO_DOUBLE, LossScale
 
 FP16 = TrainConfig(precision="fp16")
 
@@ -8,17 +8,17 @@ def test_a_gradient_that_overflows_halves_it_and_many_that_fit_double_it() -> No
     scale = LossScale(FP16)
     scale.update(is_taken=False)
     scale.update(is_taken=False)
-    assert scale.factor == FIRST / 4
+    assert scale.factor == FIRST_FACTOR / 4
     for _ in range(STEPS_TO_DOUBLE - 1):
         scale.update(is_taken=True)
-    assert scale.factor == FIRST / 4
+    assert scale.factor == FIRST_FACTOR / 4
     scale.update(is_taken=True)
-    assert scale.factor == FIRST / 2
+    assert scale.factor == FIRST_FACTOR / 2
     for _ in range(STEPS_TO_DOUBLE - 1):
         scale.update(is_taken=True)
     scale.update(is_taken=False)
     scale.update(is_taken=True)
-    assert scale.factor == FIRST / 4, "an overflow counts from the beginning again"
+    assert scale.factor == FIRST_FACTOR / 4, "an overflow counts from the beginning again"
 
 
 def test_a_resumed_training_continues_with_it() -> None:
@@ -29,7 +29,7 @@ def test_a_resumed_training_continues_with_it() -> None:
     for scale in (before, after):
         for _ in range(STEPS_TO_DOUBLE - 2):
             scale.update(is_taken=True)
-    assert after.factor == before.factor == FIRST
+    assert after.factor == before.factor == FIRST_FACTOR
 
 
 def test_other_precisions_have_none() -> None:
@@ -43,4 +43,4 @@ def test_other_precisions_have_none() -> None:
 def test_a_run_that_starts_from_one_of_another_precision_begins_with_the_first() -> None:
     scale = LossScale(FP16)
     scale.restore({"step": 3})
-    assert scale.factor == FIRST
+    assert scale.factor == FIRST_FACTOR

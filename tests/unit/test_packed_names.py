@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.image_folder import ImageFolder
-from kubetrain_trainer.packed_names import PackedNames
+from kubetrain_trainer.image_folder import ImageFolder, PackedNames
 
 NAMES = ["/data/a/1.png", "", "/data/ü/\udcff.png", "/data/b/\U0001f3d6.png"]
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.loss_scale import FIRST
-from kubetrain_trainer.recent_steps import MAX_SKIPPED, NotFinite, RecentSteps
+from kubetrain_trainer.recent_steps import FIRST_FACTOR, MAX_SKIPPED, NotFinite, RecentSteps
 from support.training import FakeGroup
 
 PROCESSES = 2
@@ -102,7 +101,7 @@ def test_in_fp16_all_processes_skip_a_gradient_that_overflows_and_halve_the_scal
         accepted = [recent.accept_step(step, 0.1, 1.0, math.inf if step == 1 else 1.0) for step in range(3)]
         return accepted, recent.loss_scale.factor
 
-    assert in_all_processes(train, precision="fp16") == [str(([True, False, True], FIRST / 2))] * PROCESSES
+    assert in_all_processes(train, precision="fp16") == [str(([True, False, True], FIRST_FACTOR / 2))] * PROCESSES
 
 
 def test_too_many_bad_steps_in_a_row_fail_the_training() -> None:

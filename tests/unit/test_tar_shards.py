@@ -17,8 +17,7 @@ from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_index import index_path, read_index
-from kubetrain_trainer.tar_scan import scan_shard
+from kubetrain_trainer.shard_index import index_path, read_index, scan_shard
 from kubetrain_trainer.tar_shards import MAX_OPEN, list_classes, list_images
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]

@@ -17,9 +17,9 @@ from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.own_time import HostClock, OwnTime, StepTimes
+from kubetrain_trainer.process_group import describe_start, with_interface
 from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.start_banner import describe_start, with_interface
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.time_spent import CAUSES, summarize
 from kubetrain_trainer.training_output import TrainingOutput

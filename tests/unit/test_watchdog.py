@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.stack_sample import Call, StackSample
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
+from kubetrain_trainer.watchdog import Call, StackSample
 
 PROGRAM = """
 import ctypes, signal, threading, time

@@ -5,21 +5,26 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, WriteFiles
-from kubetrain_trainer.checkpoint_retention import remove_superseded
+from kubetrain_trainer.checkpoint_layout import (
+    Checkpoint,
+    TrainingProgress,
+    WriteFiles,
+    best_first,
+    complete_checkpoints,
+    remove_checkpoint,
+)
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
-from kubetrain_trainer.saving_marks import marked_as_saving
+from kubetrain_trainer.stop_signal import marked_as_saving
 from kubetrain_trainer.training_output import TrainingOutput
-
-log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0
 """How long a failed training waits for its last checkpoint, so that storage that hangs cannot keep it from exiting."""
+log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
@@ -136,3 +141,31 @@ def _yield_to_steps() -> None:
     """Lower the priority of this thread if possible. Otherwise steps on the same CPUs take 1.5 times as long."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def remove_superseded(newest: Checkpoint, config: TrainConfig) -> None:
+    """Remove the checkpoints that are no longer needed now that a newer one is flushed and verified.
+
+    One that cannot be removed is left to the next call, because the newer one is complete.
+    """
+    for checkpoint in superseded(complete_checkpoints(newest.path.parent), newest, config):
+        try:
+            remove_checkpoint(checkpoint.path)
+        except OSError as error:
+            log.warning("cannot remove %s (%s): trying again after the next checkpoint", checkpoint.path, error)
+        else:
+            log.info("removed %s", checkpoint.name)
+
+
+def superseded(complete: Sequence[Checkpoint], newest: Checkpoint, config: TrainConfig) -> list[Checkpoint]:
+    """Return all checkpoints older than the newest `keep_checkpoints`, except the best.
+
+    Checkpoints with a later step than the newest are ignored. They are damaged, because the training did not resume
+    from them.
+    """
+    known = [checkpoint for checkpoint in complete if checkpoint.step <= newest.step]
+    measured = [checkpoint for checkpoint in known if config.metric in checkpoint.manifest["metrics"]]
+    kept = known[-config.keep_checkpoints :]
+    if measured:
+        kept.append(best_first(measured, config)[0])
+    return [checkpoint for checkpoint in known if checkpoint not in kept]

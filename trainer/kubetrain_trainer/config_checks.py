@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.layers import patterns_in
-from kubetrain_trainer.mlflow_address import address_problem
 
 OF_PYTORCH = (
     "sharding",
@@ -135,3 +135,20 @@ def _of_mlflow(config: Config) -> Iterator[str]:
         yield f"mlflow_uri {problem}"
     if not config.mlflow_experiment:
         yield "mlflow_experiment is empty: name an experiment"
+
+
+def address_problem(address: str) -> str:
+    """Return what is wrong with the address, without repeating what may be a password; empty if nothing is."""
+    if any(character in address for character in "@?#"):
+        return (
+            "must not contain credentials, a query or the # of a page: name the server alone, and pass credentials in "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
+    if any(character.isspace() for character in address):
+        return "must not contain spaces"
+    try:
+        parts = urlsplit(address)
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_server = False
+    return "" if is_server else f"must be the address of a server, such as https://mlflow.example.com, not '{address}'"

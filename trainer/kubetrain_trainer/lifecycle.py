@@ -28,8 +28,8 @@ from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.remarks import remarks_on_own_data
 from kubetrain_trainer.replicas import Replicas
-from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import is_finished, rate_factor
+from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport

@@ -55,3 +55,12 @@ def check_functions(task: Any) -> None:
 def check_classes(task: Any) -> None:
     if twice := [name for name in task.classes if task.classes.count(name) > 1]:
         raise InvalidSetting(f"classes of the Task has '{twice[0]}' more than once: give each class a name of its own")
+
+
+def check_built(name: str, model: Any) -> None:
+    """
+    Raises:
+        InvalidSetting: if the model has no weights yet.
+    """
+    if not model.built:
+        raise InvalidSetting(f"{name} has no weights yet: begin it with keras.Input, or call its build()")

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.process_group import counted
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.some_of import MAX_NAMED, some_of
-from kubetrain_trainer.start_banner import counted
 
 LINK_BYTES = 64 * 2**20
 """The bytes that the two processes of a link send each other at once."""

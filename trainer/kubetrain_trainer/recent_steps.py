@@ -11,9 +11,11 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.loss_scale import LossScale
 from kubetrain_trainer.process_group import ProcessGroup
 
+FIRST_FACTOR = 2.0**16
+STEPS_TO_DOUBLE = 2000
+LOSS_SCALE = "loss_scale"
 MAX_SKIPPED = 10
 """The number of skipped steps in a row after which the training fails."""
 REMEDY = (
@@ -22,6 +24,41 @@ REMEDY = (
     "warmup_epochs, set clip_norm or precision=fp32, or set on_nan=skip to skip such steps"
 )
 log = logging.getLogger(__name__)
+
+
+class LossScale:
+    """The factor of the loss in fp16, in which small gradients would vanish and large ones become infinite.
+
+    Each step whose gradient is not finite is skipped and halves the factor, until gradients fit; after many steps in a
+    row that fit, it is doubled. It is saved with each checkpoint, so that a resumed training takes the same steps.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.is_used = config.precision == "fp16"
+        self.factor = FIRST_FACTOR if self.is_used else 1.0
+        self._steps = 0
+
+    def scaled(self, loss: Any) -> Any:
+        return loss * self.factor if self.is_used else loss
+
+    def update(self, *, is_taken: bool) -> None:
+        """Choose the factor of the next step, by whether the gradient of this one was finite."""
+        if not self.is_used:
+            return
+        self._steps = self._steps + 1 if is_taken else 0
+        if not is_taken:
+            self.factor /= 2
+        elif self._steps == STEPS_TO_DOUBLE:
+            self.factor, self._steps = self.factor * 2, 0
+
+    def details(self) -> dict[str, Any]:
+        """Return what a checkpoint's manifest says of it."""
+        return {LOSS_SCALE: {"factor": self.factor, "steps": self._steps}} if self.is_used else {}
+
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        # It is missing if another run, from which this one starts, had another precision.
+        if self.is_used and LOSS_SCALE in manifest:
+            self.factor, self._steps = manifest[LOSS_SCALE]["factor"], manifest[LOSS_SCALE]["steps"]
 
 
 class NotFinite(KubetrainError):

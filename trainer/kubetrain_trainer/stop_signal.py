@@ -1,6 +1,15 @@
-"""Handling of SIGTERM, which drained nodes and canceled jobs send. The training handles it between steps."""
+"""Handling of SIGTERM, which drained nodes and canceled jobs send. The training handles it between steps.
 
+Processes that save tell it the launcher of their pod by marks, empty files in a folder of its own, so that it does not
+kill them.
+"""
+
+import contextlib
+import os
 import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -9,6 +18,8 @@ from kubetrain_trainer.termination import end_process
 
 EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells and Kubernetes use for a process terminated by SIGTERM."""
+MARKS_VARIABLE = "KUBETRAIN_SAVING_MARKS"
+"""The environment variable with the folder of the marks. Without a launcher it is not set."""
 
 
 class StopSignal:
@@ -36,3 +47,31 @@ class StopSignal:
 def exit_on_sigterm() -> None:
     """Exit on SIGTERM while there is no training to save. By default, the first process of a container ignores it."""
     signal.signal(signal.SIGTERM, lambda *_: end_process(EXIT_CODE))
+
+
+@contextlib.contextmanager
+def marked_as_saving() -> Iterator[None]:
+    """Mark this process in this context."""
+    mark = _mark(f"{os.getpid()}-{threading.get_native_id()}")
+    try:
+        yield
+    finally:
+        if mark:
+            mark.unlink(missing_ok=True)
+
+
+def mark_as_saving_until_exit() -> None:
+    _mark(f"{os.getpid()}-exit")
+
+
+def is_saving(folder: Path, process_id: int) -> bool:
+    return any(folder.glob(f"{process_id}-*"))
+
+
+def _mark(name: str) -> Path | None:
+    folder = os.environ.get(MARKS_VARIABLE)
+    if not folder:
+        return None
+    with contextlib.suppress(OSError):  # a missing mark must not fail a save
+        Path(folder, name).touch()
+    return Path(folder, name)

@@ -32,9 +32,8 @@ from kubetrain_trainer.image_folder import in_dataset, missing_split
 from kubetrain_trainer.model_folder import is_inside
 from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
-from kubetrain_trainer.shard_index import ShardIndex, read_index
+from kubetrain_trainer.shard_index import ShardIndex, read_index, scan_shard
 from kubetrain_trainer.stored_shards import cache_folder, read_stored_shards
-from kubetrain_trainer.tar_scan import scan_shard
 
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from kubetrain_trainer import session, unbuilt_model
+from kubetrain_trainer import own_task, session
 
 WEIGHTS, EPOCH = "state.weights.h5", "epoch"
 
@@ -28,7 +28,7 @@ class SessionCallback(keras.callbacks.Callback):
 
     def resume(self, model: keras.Model) -> int:
         """Load the newest checkpoint into the compiled model, and return the epoch to begin with."""
-        unbuilt_model.check_built("the model", model)
+        own_task.check_built("the model", model)
         session.use(model.distribute_strategy)
         checkpoint = session.resume()
         if checkpoint is None:

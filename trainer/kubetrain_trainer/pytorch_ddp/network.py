@@ -9,9 +9,9 @@ from torch import distributed as dist
 
 from kubetrain_trainer.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
 from kubetrain_trainer.node_name import node_name
+from kubetrain_trainer.process_group import with_interface
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.nccl_log import read_own_log
-from kubetrain_trainer.start_banner import with_interface
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
 from kubetrain_trainer.pytorch_ddp.late_pod import is_late
 from kubetrain_trainer.pytorch_ddp.other_pods import OtherPods, meet_anew
-from kubetrain_trainer.saving_marks import VARIABLE, is_saving
-from kubetrain_trainer.stop_signal import StopSignal
+from kubetrain_trainer.stop_signal import MARKS_VARIABLE, StopSignal, is_saving
 from kubetrain_trainer.termination import is_incurable, read_termination_message
 
 TIMEOUT_SECONDS = 30.0
@@ -79,7 +78,7 @@ class PatientAgent(LocalElasticAgent):
     def _stop_workers(self, worker_group: Any) -> None:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
-        stop({ranks[local]: handler.proc for local, handler in handlers.items()}, Path(os.environ[VARIABLE]))
+        stop({ranks[local]: handler.proc for local, handler in handlers.items()}, Path(os.environ[MARKS_VARIABLE]))
         super()._stop_workers(worker_group)
 
     def _exit_barrier(self) -> None:

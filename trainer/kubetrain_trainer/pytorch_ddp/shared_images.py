@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kubetrain_trainer.image_folder import ImageFolder
-from kubetrain_trainer.packed_names import PackedNames
+from kubetrain_trainer.image_folder import ImageFolder, PackedNames
 from kubetrain_trainer.shard_index import ShardIndex
 from kubetrain_trainer.tar_shards import TarShards
 

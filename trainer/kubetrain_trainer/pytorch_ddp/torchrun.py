@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import determine_local_world_size, parse_args, run
 
-from kubetrain_trainer import saving_marks
+from kubetrain_trainer import stop_signal
 from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod, nccl_log
@@ -101,7 +101,7 @@ def _run(parsed: argparse.Namespace) -> None:
         nccl_log.WarningPrinter(Path(folder)),
     ):
         parsed.log_dir = parsed.log_dir or f"{folder}/torchrun"  # or else it leaves folders in /tmp
-        os.environ[saving_marks.VARIABLE] = folder
+        os.environ[stop_signal.MARKS_VARIABLE] = folder
         nccl_log.log_to_files(Path(folder))
         if _has_etcd(parsed):
             etcd_server.await_etcd(parsed.rdzv_endpoint, parsed.rdzv_conf)

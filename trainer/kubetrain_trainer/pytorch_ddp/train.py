@@ -26,9 +26,8 @@ from kubetrain_trainer.sampling import Batch
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
-from kubetrain_trainer.training_loop import run_steps
 from kubetrain_trainer.watchdog import Watchdog
-from kubetrain_trainer.whole_training import begun, train_together
+from kubetrain_trainer.whole_training import begun, run_steps, train_together
 
 
 def train(arguments: Arguments) -> None:

@@ -12,13 +12,12 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.model_names import check_model, image_size, is_import_path
-from kubetrain_trainer.own_task import build_own_task
+from kubetrain_trainer.own_task import build_own_task, check_built
 from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import batch_and_mix
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
 from kubetrain_trainer.tensorflow_multiworker.loading import Collate, batch_samples
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
-from kubetrain_trainer.unbuilt_model import check_built
 
 
 @dataclass(frozen=True, kw_only=True)

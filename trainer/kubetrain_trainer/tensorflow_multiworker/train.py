@@ -22,9 +22,8 @@ from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
-from kubetrain_trainer.training_loop import run_steps
 from kubetrain_trainer.watchdog import Watchdog
-from kubetrain_trainer.whole_training import begun, train_together
+from kubetrain_trainer.whole_training import begun, run_steps, train_together
 
 
 def train(arguments: Arguments) -> None:
