@@ -13,7 +13,7 @@ from figures import Figure, run
 from language_model import Shape
 from trainings import gpu_memory, running, seconds_until, steps
 
-from kubetrain_trainer import gpus
+from kubetrain_trainer import resources
 
 TINY = Shape(layers=2, width=64, heads=2, vocabulary=256, context=64)
 BATCH, UNTIMED_STEPS, STEPS = 8, 8, 30
@@ -60,7 +60,7 @@ def utilization(shape: Shape, step: float) -> float:
 def peak_operations() -> float:
     if not torch.cuda.is_available():
         return 1e12
-    return gpus.peak_operations(torch.cuda.get_device_name()) or measured_operations()
+    return resources.peak_operations(torch.cuda.get_device_name()) or measured_operations()
 
 
 def measured_operations(size: int = 8192, products: int = 20) -> float:

@@ -38,7 +38,7 @@ def measure(steps: int) -> None:
     from kubetrain_trainer.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.pytorch_ddp.sharding import norm_of
-    from kubetrain_trainer.replicas import Replicas
+    from kubetrain_trainer.same_everywhere import Replicas
 
     config = TrainConfig()
     with join_group(config, torchrun_role()) as group:

@@ -26,7 +26,7 @@ CORE = pytest.mark.core
 ELSEWHERE = "elsewhere"
 PROGRAM = """
 import os, socket
-from kubetrain_trainer import node_name
+from kubetrain_trainer.resources import NODE_VARIABLE
 from kubetrain_trainer.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import preflight
 from kubetrain_trainer.pytorch_ddp.train import train
@@ -34,7 +34,7 @@ from kubetrain_trainer.pytorch_ddp.train import train
 if "-a2-" not in socket.gethostname():
     preflight.multiply = lambda device: (0.001, os.environ["RANK"] != "1")
     if os.environ["RANK"] == os.environ["ELSEWHERE"]:
-        os.environ[node_name.VARIABLE] = "elsewhere"
+        os.environ[NODE_VARIABLE] = "elsewhere"
 run(lambda: train(training_arguments("")))
 """
 WRITE_PROGRAM = ("sh", "-c", 'printf %s "$0" > /tmp/program.py && exec "$@"', PROGRAM)

@@ -24,7 +24,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.sample_keys import keys_of
+from kubetrain_trainer.sample_order import keys_of
 from kubetrain_trainer.training_output import TrainingOutput
 
 SMOOTHED = (0.23954, 0.63954)
@@ -480,7 +480,7 @@ class TestPyTorch:
 
         from kubetrain_trainer.pytorch_ddp.loading import loader_workers
 
-        monkeypatch.setattr("kubetrain_trainer.cpus.usable_cpus", lambda: cpus)
+        monkeypatch.setattr("kubetrain_trainer.resources.usable_cpus", lambda: cpus)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")  # says how many threads compute, not how many CPUs there are
         role = ProcessRole(local_world_size=local_processes)
         gpu, cpu = torch.device("cuda"), torch.device("cpu")
@@ -501,7 +501,7 @@ import tensorflow as tf
 from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.cpus import threads_of
+from kubetrain_trainer.resources import threads_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
 from kubetrain_trainer.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
@@ -509,7 +509,7 @@ from kubetrain_trainer.shard_groups import CachedShards
 from kubetrain_trainer.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages, as_bytes
-from kubetrain_trainer.sample_keys import keys_of
+from kubetrain_trainer.sample_order import keys_of
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task

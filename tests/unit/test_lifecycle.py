@@ -25,7 +25,7 @@ from kubetrain_trainer.lifecycle import (
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
-from kubetrain_trainer.replicas import Replicas
+from kubetrain_trainer.same_everywhere import Replicas
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput

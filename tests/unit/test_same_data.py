@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.differing import difference
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import list_images
-from kubetrain_trainer.same_data import check_same_data
+from kubetrain_trainer.same_everywhere import check_same_data, difference
 from support.training import FakeGroup
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.sample_order import derived_seed
 from kubetrain_trainer.sampling import (
     SamplePlan,
     check_sampler,

@@ -10,7 +10,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.sample_keys import keys_of
+from kubetrain_trainer.sample_order import keys_of
 from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.shard_cache import TRAINING, ShardCache, StoredShard
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups

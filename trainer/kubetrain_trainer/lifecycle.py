@@ -27,7 +27,7 @@ from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.remarks import remarks_on_own_data
-from kubetrain_trainer.replicas import Replicas
+from kubetrain_trainer.same_everywhere import Replicas
 from kubetrain_trainer.schedule import is_finished, rate_factor
 from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
 from kubetrain_trainer.stream_plan import Plan

@@ -18,10 +18,9 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.epoch_order import EpochOrder
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.process_group import ProcessGroup
-from kubetrain_trainer.sample_keys import Key
+from kubetrain_trainer.sample_order import EpochOrder, Key
 from kubetrain_trainer.shard_groups import ShardGroups
 
 Sampler = Callable[[int], Sequence[int]]

@@ -13,9 +13,7 @@ from itertools import accumulate
 from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.derived_seed import derived_seed
-from kubetrain_trainer.epoch_order import EpochOrder
-from kubetrain_trainer.sample_keys import Key
+from kubetrain_trainer.sample_order import EpochOrder, Key, derived_seed
 from kubetrain_trainer.shard_cache import PARTS, ShardCache, StoredShard
 
 GROUPS_IN_CACHE = 3

@@ -11,10 +11,10 @@ from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
-from kubetrain_trainer.node_name import node_name
 from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS, OwnTime, StepTimes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.resources import node_name
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.stragglers import Delay, Stragglers, delays, idle_share

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
+from kubetrain_trainer.sample_order import derived_seed
 from kubetrain_trainer.stored_images import source_of
 
 

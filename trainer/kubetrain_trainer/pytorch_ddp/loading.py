@@ -14,14 +14,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.cpus import cpus_each
-from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, to_device
-from kubetrain_trainer.sample_keys import Key, batches_of, keys_of
+from kubetrain_trainer.resources import cpus_each
+from kubetrain_trainer.sample_order import Key, batches_of, derived_seed, keys_of
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.shard_groups import ShardGroups
 

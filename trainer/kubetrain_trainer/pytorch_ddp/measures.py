@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
+from kubetrain_trainer.measures import check_alone, confidence_intervals, measure_samples
 from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.task import Task
-from kubetrain_trainer.sample_values import check_alone, measure_samples
 
 SumOverProcesses = Callable[[list[float]], list[float]]
 

@@ -8,10 +8,10 @@ import torch
 from torch import distributed as dist
 
 from kubetrain_trainer.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
-from kubetrain_trainer.node_name import node_name
 from kubetrain_trainer.process_group import with_interface
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.nccl_log import read_own_log
+from kubetrain_trainer.resources import node_name
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.node_name import node_name
 from kubetrain_trainer.preflight import (
     LINK_BYTES,
     BadNodes,
@@ -23,6 +22,7 @@ from kubetrain_trainer.preflight import (
 )
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.network import uses_nccl
+from kubetrain_trainer.resources import node_name
 from kubetrain_trainer.watchdog import Watchdog
 
 ATTEMPTS = 3

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.loading import (
@@ -25,7 +24,7 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     seed_generators,
 )
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in
-from kubetrain_trainer.sample_keys import Key
+from kubetrain_trainer.sample_order import Key, derived_seed
 from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.stream_plan import StreamPlan, stream_plan
 

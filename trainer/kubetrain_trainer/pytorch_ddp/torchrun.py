@@ -16,10 +16,10 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import determine_local_world_size, parse_args, run
 
 from kubetrain_trainer import stop_signal
-from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod, nccl_log
 from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent, stopped_by
+from kubetrain_trainer.resources import cpus_each
 from kubetrain_trainer.termination import clear_termination_message, report_failure
 from kubetrain_trainer.watchdog import HOLDS_GIL
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from kubetrain_trainer.allocator import keep_freed_memory, return_freed_memory
-from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.lifecycle import resume
 from kubetrain_trainer.process_role import torchrun_role
@@ -22,6 +20,8 @@ from kubetrain_trainer.pytorch_ddp.network import find_network, warn_of_versions
 from kubetrain_trainer.pytorch_ddp.preflight import run_preflight
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
+from kubetrain_trainer.resources import keep_freed_memory, return_freed_memory
+from kubetrain_trainer.sample_order import derived_seed
 from kubetrain_trainer.sampling import Batch
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result

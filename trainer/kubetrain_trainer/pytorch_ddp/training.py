@@ -49,8 +49,7 @@ from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yield
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.weights_files import EXPORT_FILES
 from kubetrain_trainer.recent_steps import RecentSteps
-from kubetrain_trainer.replicas import Replicas
-from kubetrain_trainer.same_data import check_same_data
+from kubetrain_trainer.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Color, Drawn, draw
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
+from kubetrain_trainer.sample_order import derived_seed
 from kubetrain_trainer.tar_shards import TarShards
 from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, as_bytes, resize

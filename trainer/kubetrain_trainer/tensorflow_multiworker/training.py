@@ -18,8 +18,7 @@ from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
-from kubetrain_trainer.replicas import Replicas
-from kubetrain_trainer.same_data import check_same_data
+from kubetrain_trainer.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, export, restore, save

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kubetrain_components.jobs.job import Job, Replica
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest, strings
-from kubetrain_trainer.node_name import VARIABLE as NODE_VARIABLE
+from kubetrain_trainer.resources import NODE_VARIABLE
 
 NCCL_PRESETS = {
     "": {},

@@ -1,9 +1,12 @@
-"""Check that losses and metrics have one value for each sample, because a wrong shape would train silently."""
+"""Losses and metrics, which have one value for each sample, and the confidence intervals of their means.
+
+A wrong shape would train silently.
+"""
 
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +18,9 @@ REMEDY = (
     'return one value for each sample, without a mean over the batch (reduction="none"), and average its other '
     "dimensions (PyTorch: .mean(1), TensorFlow: tf.reduce_mean(..., axis=1))"
 )
+Interval = tuple[float, float]
+DEVIATIONS = 1.959964
+"""Standard deviations on both sides of the mean that hold 95% of a normal distribution."""
 log = logging.getLogger(__name__)
 
 
@@ -67,3 +73,27 @@ def _warn_of_dependence(loss: Measure) -> None:
 
 def _text(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})" if shape else "() (a single value)"
+
+
+def confidence_intervals(names: Collection[str], sums: Sequence[float]) -> dict[str, Interval]:
+    """Return the intervals of means, from the number of values, the sums of each, and those of their squares."""
+    count, *totals = sums
+    pairs = zip(totals, totals[len(names) :], strict=False)
+    return {name: confidence_interval(int(count), *each) for name, each in zip(names, pairs, strict=True)}
+
+
+def confidence_interval(count: int, total: float, squares: float) -> Interval:
+    """Return the 95% confidence interval of a mean, from the number of values, their sum and that of their squares.
+
+    Where each value is 0 or 1, as of an accuracy, it is Wilson's, which holds for few samples and few errors too.
+    """
+    mean, spread = total / count, DEVIATIONS**2 / count
+    if abs(squares - total) <= 1e-9 * count and 0 <= mean <= 1:
+        center = mean + spread / 2
+        margin = math.sqrt(mean * (1 - mean) * spread + spread**2 / 4)
+        return (center - margin) / (1 + spread), (center + margin) / (1 + spread)
+    if count < 2:
+        return math.nan, math.nan
+    variance = max(squares / count - mean * mean, 0) * count / (count - 1)
+    margin = math.sqrt(variance * spread)
+    return mean - margin, mean + margin

@@ -1,16 +1,25 @@
-"""The random order of an epoch's samples, of which each part is computed when it is needed.
+"""The random order of an epoch's samples, of which each part is computed when it is needed, and their keys.
 
 Hundreds of millions of samples therefore need no memory for it, and no time at the start of an epoch.
 """
 
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 
-from kubetrain_trainer.derived_seed import derived_seed
-
 ROUNDS = 4
 BITS = 2**64 - 1
+Key = tuple[int, int]
+"""What loaders read a sample by: the epoch and the index of a sample. Its random augmentation depends on both."""
+
+
+def derived_seed(*parts: int) -> int:
+    """Return a seed for one step or one sample. Because each has its own seed, a resumed run draws the same random
+    numbers as an uninterrupted one, without saving the state of generators."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
 
 
 @dataclass(frozen=True)
@@ -52,3 +61,13 @@ class EpochOrder:
             column = (column + (mixed ^ mixed >> 32)) % columns
         moved = row * columns + column
         return moved if moved < self.size else self.at(moved)
+
+
+def keys_of(indices: Iterable[int]) -> list[Key]:
+    """Return the keys of samples that no epoch changes."""
+    return [(0, index) for index in indices]
+
+
+def batches_of(indices: Sequence[int], size: int) -> Iterator[list[Key]]:
+    """Yield such keys batch by batch, because a split may have millions."""
+    return (keys_of(indices[first : first + size]) for first in range(0, len(indices), size))
