@@ -183,27 +183,19 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     pytorch, tensorflow = (
         {path.name for path in (SOURCES[TRAINER] / framework).glob("*.py")} for framework in FRAMEWORKS
     )
-    # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither, but Keras.
-    of_torchrun = {"launch.py", "torchrun.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
-    of_torchrun |= {"other_pods.py", "nccl_log.py", "network.py"}  # NCCL logs to files of torchrun's
+    # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither.
+    of_torchrun = {"launch.py", "torchrun.py", "patient_agent.py", "etcd_server.py"}
+    of_torchrun |= {"other_pods.py", "nccl_log.py"}  # NCCL logs to files of torchrun's
     of_torchrun |= {"preflight.py"}  # TensorFlow's processes only exchange what a strategy does
-    of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
-    of_loading |= {"image_batches.py", "device_batches.py"}  # only PyTorch mixes batches, and copies them itself
-    of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
+    of_loading = {"loading_processes.py", "sendable.py", "streams.py", "device_batches.py"}
+    of_models = {"data_parallel.py", "structures.py"}  # Keras and tf.nest do this
     # Each of TensorFlow's processes has the whole model and reads the whole state.
-    of_shards = {
-        "sharding.py",
-        "shard_model.py",
-        "tensor_parallel.py",
-        "model_layers.py",
-        "empty_models.py",
-        "lockstep.py",
-    }
-    of_states = {"joint_writing.py", "state_parts.py", "shared_state.py", "state_files.py"}
-    of_models |= {"weights_files.py", "export.py"}  # TensorFlow writes weights in one format
-    of_time = {"gpu_clock.py", "timed_exchange.py"}  # a graph of TensorFlow notes the time itself
+    of_shards = {"sharding.py", "shard_model.py"}
+    of_states = {"joint_writing.py", "state_files.py", "staging.py"}
+    of_models |= {"export.py"}  # TensorFlow writes weights in one format
+    of_time = {"gpu_clock.py"}  # a graph of TensorFlow notes the time itself
     apart = of_torchrun | of_loading | of_models | of_shards | of_states | of_time
-    assert pytorch - apart == tensorflow - {"keras_fit.py"}
+    assert pytorch - apart == tensorflow
 
 
 @pytest.mark.parametrize("path", modules_of(COMPONENTS), ids=lambda path: name_of(path, COMPONENTS))

@@ -368,7 +368,7 @@ class TestPyTorch:
         from kubetrain_trainer.checkpoint_writer import CheckpointWriter
         from kubetrain_trainer.pytorch_ddp.checkpoint import save
         from kubetrain_trainer.pytorch_ddp.staging import Staging
-        from kubetrain_trainer.pytorch_ddp.state_files import whole_state
+        from kubetrain_trainer.pytorch_ddp.state_files import joined, read_files
 
         class SlowStaging(Staging):
             def wait(self) -> None:
@@ -381,13 +381,13 @@ class TestPyTorch:
                 weights += 1
                 state = {"model": {"weights": weights}}
                 save(writer, staging, TrainingProgress(step=step), {"metrics": {}}, state, (), joint=None)
-        saved = [whole_state(each.path)["model"]["weights"] for each in complete_checkpoints(output.checkpoints)]
+        saved = [joined(read_files(each.path))["model"]["weights"] for each in complete_checkpoints(output.checkpoints)]
         assert [each.tolist() for each in saved] == [[1, 1, 1], [2, 2, 2]]
 
     def test_averages_begin_with_the_weights_and_count_as_they_do(self) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp.averaging import Averages
+        from kubetrain_trainer.pytorch_ddp.optimizer import Averages
 
         model, copied = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
         torch.nn.init.constant_(model.weight, 3)
@@ -625,7 +625,7 @@ losses = float(smoothing.loss(scores, label)[0]), float(smoothing.training_loss(
 np.testing.assert_allclose(losses, eval(sys.argv[2]), atol=1e-5)
 
 from kubetrain_trainer.tensorflow_multiworker import checkpoint
-from kubetrain_trainer.tensorflow_multiworker.staging import Staging
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import Staging
 
 weights, staging = keras.Variable(np.ones(3), dtype="bfloat16"), Staging(is_needed=True)
 staged = staging.copy({"model/0": weights})

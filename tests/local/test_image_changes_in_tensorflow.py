@@ -13,9 +13,9 @@ import tensorflow as tf
 from PIL import Image
 
 from kubetrain_trainer.augmentation import Color
-from kubetrain_trainer.pytorch_ddp.image_colors import recolor as recolor_by_pillow
+from kubetrain_trainer.pytorch_ddp.augmented_images import recolor as recolor_by_pillow
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import GRAY, erase, move
-from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
+from kubetrain_trainer.tensorflow_multiworker.augmented_images import recolor
 from kubetrain_trainer.tensorflow_multiworker.images import resize
 
 random = np.random.default_rng(0)

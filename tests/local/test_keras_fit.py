@@ -8,7 +8,7 @@ from kubetrain_components.jobs.local.free_ports import free_ports
 from support.process_groups import start, tf_config
 
 SCRIPT = """
-from kubetrain_trainer.tensorflow_multiworker.keras_fit import repair_when_imported
+from kubetrain_trainer.tensorflow_multiworker.own_code import repair_when_imported
 
 repair_when_imported()
 import keras

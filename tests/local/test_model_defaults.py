@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.data_parallel import changes_buffers
+from kubetrain_trainer.pytorch_ddp.data_parallel import changes_buffers, suitable_format
 from kubetrain_trainer.pytorch_ddp.loading import Loader
-from kubetrain_trainer.pytorch_ddp.memory_format import suitable_format
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 
 CPU = torch.device("cpu")

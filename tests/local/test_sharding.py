@@ -11,7 +11,7 @@ import pytest
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.pytorch_ddp.state_files import whole_state
+from kubetrain_trainer.pytorch_ddp.state_files import joined, read_files
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, newest
@@ -204,7 +204,7 @@ def files_of(checkpoint: Checkpoint) -> list[str]:
 def assert_same_training(output: Path, expected: Path) -> None:
     np.testing.assert_allclose(losses(output), losses(expected), rtol=1e-5, err_msg=output.name)
     np.testing.assert_allclose(validated(output), validated(expected), rtol=1e-5, err_msg=output.name)
-    state, other = whole_state(newest(output).path), whole_state(newest(expected).path)
+    state, other = joined(read_files(newest(output).path)), joined(read_files(newest(expected).path))
     for part in ("model", "averages", "optimizer"):
         assert_same(state[part], other[part], tolerance=1e-5)
 
@@ -311,7 +311,7 @@ def test_a_part_that_cannot_be_written_fails_the_training_and_keeps_the_checkpoi
     assert newest(tmp_path / "full").step == 4
 
     run(tmp_path, 2, {"full": {"sharding": "full"}})
-    state, expected = (whole_state(newest(output).path) for output in (tmp_path / "full", whole))
+    state, expected = (joined(read_files(newest(output).path)) for output in (tmp_path / "full", whole))
     assert_same(state["model"], expected["model"], tolerance=1e-5)
 
 
@@ -371,5 +371,5 @@ def test_without_memory_for_a_copy_all_wait_until_the_state_is_written(
     for process in begin(tmp_path, 2, {"short": short}, SHORT_OF_MEMORY + TRAIN):
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, text
-    state, expected = (whole_state(newest(output).path) for output in (tmp_path / "short", whole))
+    state, expected = (joined(read_files(newest(output).path)) for output in (tmp_path / "short", whole))
     assert_same(state["model"], expected["model"], tolerance=1e-5)

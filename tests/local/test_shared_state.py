@@ -15,7 +15,7 @@ import torch
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.group import join_group
-from kubetrain_trainer.pytorch_ddp.shared_state import shared_state
+from kubetrain_trainer.pytorch_ddp.checkpoint import shared_state
 
 images = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
 kinds = [torch.ones(2, dtype=kind) for kind in (torch.bfloat16, torch.bool, torch.int64, torch.float64)]

@@ -10,8 +10,8 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import processes_together
+from kubetrain_trainer.pytorch_ddp.shard_model import Whole, styles_of
 from kubetrain_trainer.pytorch_ddp.task import Task
-from kubetrain_trainer.pytorch_ddp.tensor_parallel import Whole, styles_of
 
 
 class Positions(nn.Module):

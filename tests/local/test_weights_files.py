@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.pytorch_ddp.weights_files import find_weights, read_weights, write_safetensors
+from kubetrain_trainer.pytorch_ddp.export import find_weights, read_weights, write_safetensors
 
 WEIGHTS = {
     "embedding": torch.arange(12.0).reshape(4, 3),

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import torchrun_role
-from kubetrain_trainer.pytorch_ddp.own_step import Step
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.task import Step, Task
 
 SAMPLES = 45  # an epoch ends with a smaller batch
 

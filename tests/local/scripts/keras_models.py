@@ -23,16 +23,15 @@ from kubetrain_trainer.recent_steps import LossScale
 from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
 from kubetrain_trainer.tensorflow_multiworker import precision as precisions
-from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import Staging
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze
 from kubetrain_trainer.tensorflow_multiworker.loaded_model import build_network
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
-from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
+from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
-from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
 from kubetrain_trainer.tensorflow_multiworker.task import Task, accuracy, build_task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches

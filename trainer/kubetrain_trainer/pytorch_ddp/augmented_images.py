@@ -1,24 +1,39 @@
-"""Training images, changed at random by the recipe."""
+"""Training images, changed at random by the recipe, and their batches, mixed if the recipe mixes."""
 
 import random
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
+from torch.nn.functional import one_hot
+from torch.utils.data import default_collate
 
-from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Affine, Box, Drawn, draw
+from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Affine, Box, Color, Drawn, draw
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
-from kubetrain_trainer.pytorch_ddp.image_colors import recolor
 from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
 from kubetrain_trainer.tar_shards import TarShards
 
+CHANGES: dict[Color, Callable[[Image.Image, float], Image.Image]] = {
+    Color.NONE: lambda image, amount: image,
+    Color.BRIGHTNESS: lambda image, amount: ImageEnhance.Brightness(image).enhance(amount),
+    Color.CONTRAST: lambda image, amount: ImageEnhance.Contrast(image).enhance(amount),
+    Color.SATURATION: lambda image, amount: ImageEnhance.Color(image).enhance(amount),
+    Color.SHARPNESS: lambda image, amount: ImageEnhance.Sharpness(image).enhance(amount),
+    Color.POSTERIZE: lambda image, amount: ImageOps.posterize(image, int(amount)),
+    Color.SOLARIZE: lambda image, amount: ImageOps.solarize(image, int(amount)),
+    Color.AUTOCONTRAST: lambda image, amount: ImageOps.autocontrast(image),
+    Color.EQUALIZE: lambda image, amount: ImageOps.equalize(image),
+}
 GRAY = tuple(round(255 * each) for each in MEAN)
 """The color of pixels that no image gives, which is zero for the model."""
+Pairs = Sequence[tuple[float, Box]]
+"""How to mix each two images in sequence: the weight of the other one, and the part in which it counts."""
 
 
 class AugmentedImages(StoredImages):
@@ -66,7 +81,7 @@ def repainted(image: Image.Image, drawn: Drawn) -> Image.Image:
     if drawn.affine != UNCHANGED:
         image = moved(image, drawn.affine)
     for kind, amount in drawn.colors:
-        image = recolor(image, kind, amount)
+        image = CHANGES[kind](image, amount)
     return image
 
 
@@ -87,3 +102,32 @@ def crop_of(drawn: Drawn, width: int, height: int) -> tuple[int, int, int, int]:
 def inside(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
     left, top, right, bottom = box
     return round(left * width), round(top * height), round(right * width), round(bottom * height)
+
+
+def mixed_batch(samples: list[Any], classes: int) -> Any:
+    """Make a batch, mixing the samples two by two if they say how. Their labels become shares of classes."""
+    images, labels, *mixed = zip(*samples, strict=True)
+    pairs = mixed[0][:-1:2] if mixed else ()
+    batch, targets = mix(default_collate([*images]), pairs), torch.tensor(labels)
+    return batch, mix_targets(one_hot(targets, classes).float(), pairs, batch.shape[-1]) if mixed else targets
+
+
+def mix(images: Tensor, pairs: Pairs) -> Tensor:
+    for number, (weight, part) in enumerate(pairs):
+        left, top, right, bottom = inside(part, *images.shape[2:])
+        region = images[2 * number : 2 * number + 2, :, top:bottom, left:right]
+        region.copy_(blended(region.float(), weight).round())
+    return images
+
+
+def mix_targets(targets: Tensor, pairs: Pairs, side: int) -> Tensor:
+    for number, (weight, part) in enumerate(pairs):
+        left, top, right, bottom = inside(part, side, side)
+        pair = targets[2 * number : 2 * number + 2]
+        pair.copy_(blended(pair, weight * (right - left) * (bottom - top) / side**2))
+    return targets
+
+
+def blended(pair: Tensor, weight: float) -> Tensor:
+    """Blend each of two with the other, which has this weight."""
+    return pair.lerp(pair.flip(0), weight)

@@ -1,26 +1,31 @@
 """Save and restore the state of a training."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
-from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
+from kubetrain_trainer.pytorch_ddp.optimizer import Averages, Optimizers
 from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded
-from kubetrain_trainer.pytorch_ddp.shared_state import shared_state
 from kubetrain_trainer.pytorch_ddp.staging import Staging
-from kubetrain_trainer.pytorch_ddp.state_files import STATE_FILE, read_files, save_state, whole_state
-from kubetrain_trainer.pytorch_ddp.state_parts import joined, load_tensors, with_parts
+from kubetrain_trainer.pytorch_ddp.state_files import (
+    STATE_FILE,
+    joined,
+    load_tensors,
+    read_files,
+    save_state,
+    with_parts,
+)
 from kubetrain_trainer.pytorch_ddp.streams import Position
-from kubetrain_trainer.pytorch_ddp.structures import map_tensors, to_device
+from kubetrain_trainer.pytorch_ddp.structures import as_bytes, map_tensors, outline, tensors_in, to_device, with_tensors
 from kubetrain_trainer.unusable_files import misfit_error
 
 
@@ -86,7 +91,7 @@ def restore(
     if is_sharded(config, group):
         states, kept = read_files(checkpoint.path), copied
     else:  # shared_state() has copied it
-        states, kept = [shared_state(lambda: whole_state(checkpoint.path), group)], lambda state: state
+        states, kept = [shared_state(lambda: joined(read_files(checkpoint.path)), group)], lambda state: state
     try:
         load_weights(model, [each["model"] for each in states], config, group)
         others = [{name: each[name] for name in each if name not in ("model", "averages")} for each in states]
@@ -121,3 +126,23 @@ def copied(state: Any) -> Any:
 def evaluated_weights(state: Mapping[str, Any]) -> Any:
     """Return the averages, or the trained weights if there are none, because new averages start from the weights."""
     return state.get("averages", state["model"])
+
+
+def shared_state(read: Callable[[], Any], group: Group) -> Any:
+    """Return what the chief reads, in every process, with its tensors on the process's device.
+
+    They are sent tensor by tensor: storage is read once, however many train.
+    """
+    state = read() if group.role.is_chief else None
+    outlined = group.from_chief(lambda: with_tensors(state, map(outline, tensors_in(state))), takes_long=True)
+    own = iter(tensors_in(state))
+    return with_tensors(outlined, (_sent(each, own, group) for each in tensors_in(outlined)))
+
+
+def _sent(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
+    tensor = torch.empty_like(outlined, device="cpu")
+    if group.role.is_chief:
+        tensor.copy_(next(own))  # reads the file if it is mapped, for as long as the storage needs
+    if group.role.world_size > 1:
+        dist.broadcast(as_bytes(tensor), 0, group.patient)
+    return tensor.to(group.device)

@@ -1,18 +1,56 @@
-"""The model as each process trains it: wrapped to average its gradients over all processes."""
+"""The model as each process trains it: wrapped to average its gradients over all processes, and its memory format."""
 
 import contextlib
+import copy
+import logging
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.own_time import OwnTime
 from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.loading import Loader
+from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
+from kubetrain_trainer.pytorch_ddp.streams import StreamLoader
 from kubetrain_trainer.pytorch_ddp.task import Task
-from kubetrain_trainer.pytorch_ddp.timed_exchange import TimedExchange
+
+ENGINE: Any = torch.autograd.Variable._execution_engine
+log = logging.getLogger(__name__)
+
+
+class TimedExchange(DistributedDataParallel):
+    """Notes how long it waits for the other processes.
+
+    The wait for the last gradients is a callback of the autograd engine at the end of a backward pass. Callbacks run
+    in the order in which they are queued, so one is queued before it, and one after it.
+    """
+
+    def __init__(self, model: nn.Module, own_time: OwnTime, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._own_time = own_time
+        *_, last = (parameter for parameter in model.parameters() if parameter.requires_grad)
+        last.register_hook(self._on_gradient)  # type: ignore[no-untyped-call]  # the last parameter has one of the first gradients
+
+    def _on_gradient(self, _: Tensor) -> None:
+        ENGINE.queue_callback(self._on_computed)
+
+    def _on_computed(self) -> None:
+        ENGINE.queue_callback(partial(self._on_exchanged, self._own_time.clock.mark()))
+
+    def _on_exchanged(self, began: Any) -> None:
+        self._own_time.note_wait(began, self._own_time.clock.mark())
+
+    def _sync_buffers(self) -> None:
+        began = self._own_time.clock.mark()
+        super()._sync_buffers()  # type: ignore[no-untyped-call]
+        self._on_exchanged(began)
 
 
 def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
@@ -66,3 +104,37 @@ def changes_buffers(task: Task) -> bool:
         if not isinstance(module, _NormBase)
         for _ in module.buffers(recurse=False)
     )
+
+
+def suitable_format(
+    task: Task, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device
+) -> torch.memory_format | None:
+    """Return the task's memory format, or by default one that suits the model, if there is any.
+
+    channels_last speeds up 2-D convolutions.
+    """
+    suits = task.memory_format is None and _suits(task.model, config, loader, device)
+    return torch.channels_last if suits else task.memory_format
+
+
+def _suits(model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device) -> bool:
+    """Return True if a copy of the model works with channels_last. Some operations, such as view(), may not."""
+    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        return False
+    inputs = loader.first_inputs()
+    if inputs is None:
+        return False
+    try:
+        _try(model, inputs, config, device)
+    except Exception as error:  # noqa: BLE001 - if the model is at fault, the first step reports it
+        log.info(
+            "channels_last does not suit this model (%s): it keeps its memory format", str(error).partition("\n")[0]
+        )
+        return False
+    return True
+
+
+def _try(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> None:
+    with torch.no_grad():
+        trial = copy.deepcopy(model).to(memory_format=torch.channels_last)
+        forward(trial, inputs, config, device)

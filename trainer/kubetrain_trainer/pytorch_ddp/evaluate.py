@@ -16,6 +16,7 @@ from torch import nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.image_input import with_recorded_input
@@ -25,9 +26,8 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
 from kubetrain_trainer.pytorch_ddp.export import load_export, load_weights
-from kubetrain_trainer.pytorch_ddp.group import choose_device
+from kubetrain_trainer.pytorch_ddp.group import Group, choose_device
 from kubetrain_trainer.pytorch_ddp.loading import Loaded
-from kubetrain_trainer.pytorch_ddp.lockstep import in_lockstep
 from kubetrain_trainer.pytorch_ddp.measures import Tally
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, keep_parts_only
@@ -120,6 +120,30 @@ def probabilities(outputs: Any) -> Any:
 def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
     """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
     return outputs.argmax(dim=1).tolist(), probabilities(outputs).amax(dim=1).tolist()
+
+
+def in_lockstep(batches: Iterator[Loaded], group: Group, stop: Any) -> Iterator[Loaded]:
+    """Yield the same number of batches in every process, until one is asked to stop, because a sharded model computes
+    only in all of them together. A process that has no more gets its last one again, with 0 samples.
+
+    Raises:
+        KubetrainError: if a process has none.
+    """
+    batch = last = next(batches, None)
+    while True:
+        marks = [batch is not None, stop.is_requested, last is None]
+        remaining, stopping, lacking = group.sum([float(mark) for mark in marks])
+        if not remaining or stopping:
+            return
+        if lacking:
+            raise KubetrainError(
+                f"{lacking:.0f} of {group.role.world_size} processes have no sample of the validation split: with "
+                "sharding, each needs one"
+            )
+        filler = last._replace(samples=0)  # type: ignore[union-attr]
+        yield batch or filler
+        batch = next(batches, None)
+        last = batch or last
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ import base64
 import io
 import math
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from dataclasses import replace
+from functools import cache, singledispatch
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,15 +18,55 @@ from torch.utils.data import Dataset
 from kubetrain_trainer.augmentation import WHOLE, Box
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.given_images import GivenImages
-from kubetrain_trainer.image_folder import ImageFolder
+from kubetrain_trainer.image_folder import ImageFolder, PackedNames
 from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
 from kubetrain_trainer.left_out import damaged_image
 from kubetrain_trainer.model_names import image_size
-from kubetrain_trainer.pytorch_ddp.shared_images import shared
+from kubetrain_trainer.shard_index import ShardIndex
 from kubetrain_trainer.tar_shards import TarShards, groups_of
 
 Part = Callable[[int, int], Box]
 """Returns a part of an image by its width and height."""
+
+
+class SharedArray(np.ndarray):
+    """An array whose memory other processes see, because torch sends them a tensor by its file."""
+
+    _tensor: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        array: Self = tensor.share_memory_().numpy().view(cls)  # type: ignore[no-untyped-call]
+        array._tensor = tensor
+        return array
+
+    def __reduce__(self) -> Any:
+        return SharedArray.of, (self._tensor,)
+
+
+def share(values: Any) -> Any:
+    if isinstance(values, SharedArray):
+        return values
+    numbers = np.frombuffer(values, np.uint8) if isinstance(values, bytearray) else values
+    return SharedArray.of(torch.from_numpy(np.array(numbers)))
+
+
+@singledispatch
+def shared(images: Any) -> Any:
+    """Return the images with their lists in shared memory, so that loading processes get them without a copy."""
+    return images
+
+
+@shared.register
+def _(images: ImageFolder) -> ImageFolder:
+    names = PackedNames(share(images.paths.text), share(images.paths.ends))
+    return replace(images, paths=names, labels=share(images.labels))
+
+
+@shared.register
+def _(images: TarShards) -> TarShards:
+    index = ShardIndex(*map(share, (images.index.offsets, images.index.sizes, images.index.labels)))
+    return replace(images, index=index)
 
 
 class StoredImages(Dataset[Any]):

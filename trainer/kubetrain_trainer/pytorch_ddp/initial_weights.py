@@ -8,8 +8,8 @@ from torch import Tensor, device, nn
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.initial_weights import misfit
-from kubetrain_trainer.pytorch_ddp.state_parts import load_tensors
-from kubetrain_trainer.pytorch_ddp.weights_files import read_weights
+from kubetrain_trainer.pytorch_ddp.export import read_weights
+from kubetrain_trainer.pytorch_ddp.state_files import load_tensors
 
 COUNTER = ".num_batches_tracked"
 """Files that PyTorch wrote before 0.4.1 lack it, such as some of torchvision's."""

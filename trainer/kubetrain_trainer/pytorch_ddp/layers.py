@@ -1,9 +1,16 @@
-"""Layers that keep their weights."""
+"""The layers of a model: some keep their weights, some are brought together and computed again one at a time."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint
 
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.layers import matching
+from kubetrain_trainer.pytorch_ddp.task import Task
 
 
 def freeze(model: nn.Module, patterns: str) -> None:
@@ -21,3 +28,66 @@ def freeze(model: nn.Module, patterns: str) -> None:
         own = [*module.parameters(recurse=False)]
         if patterns and own and not any(each.requires_grad for each in own):
             module.training = False  # not eval(), which includes the modules within
+
+
+def forwarded(model: nn.Module, task: Task) -> list[nn.Module]:
+    """Return what a step calls: the model, or each of several if the task has its own step."""
+    return [*model.values()] if task.step and isinstance(model, nn.ModuleDict) else [model]
+
+
+def layers_of(model: nn.Module, task: Task) -> list[nn.Module]:
+    """Return the layers that the task names, or else the members of the model's outermost lists and sequences."""
+    found = task.layers(model) if task.layers else _members(model)
+    return [layer for layer in dict.fromkeys(found) if any(True for _ in layer.parameters())]
+
+
+def all_layers(model: nn.Module, task: Task) -> list[nn.Module]:
+    """Return the layers of all that a step calls."""
+    return [layer for root in forwarded(model, task) for layer in layers_of(root, task)]
+
+
+def recompute_activations(model: nn.Module, task: Task) -> None:
+    """Let the backward pass compute each layer again, so that what it computed need not be kept."""
+    for layer in all_layers(model, task):
+        # Layers without statistics get no contexts, because PyTorch cannot compile a layer with them.
+        contexts = {"context_fn": partial(_contexts, layer)} if _with_statistics(layer) else {}
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
+
+
+def any_with_statistics(model: nn.Module, task: Task) -> bool:
+    return any(map(_with_statistics, all_layers(model, task)))
+
+
+def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of the forward pass and of its repetition."""
+    return nullcontext(), _keeping_statistics(layer)
+
+
+@contextmanager
+def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
+    """Let normalizations add nothing to their running statistics, which have the batch already."""
+    norms = _with_statistics(layer)
+    kept = [(each.momentum, each.num_batches_tracked) for each in norms]
+    for each in norms:
+        each.momentum, each.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for each, (momentum, counter) in zip(norms, kept, strict=True):
+            each.momentum, each.num_batches_tracked = momentum, counter
+
+
+def _with_statistics(layer: nn.Module) -> list[_NormBase]:
+    return [each for each in layer.modules() if isinstance(each, _NormBase) and each.track_running_stats]
+
+
+def _members(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, nn.ModuleList | nn.Sequential):
+        for member in module:
+            if isinstance(member, nn.ModuleList):  # it cannot be called
+                yield from _members(member)
+            else:
+                yield member
+    else:
+        for child in module.children():
+            yield from _members(child)

@@ -15,11 +15,10 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import is_own_code
-from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities
 from kubetrain_trainer.pytorch_ddp.export import load_weights
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
-from kubetrain_trainer.pytorch_ddp.model import build_model
+from kubetrain_trainer.pytorch_ddp.model import build_model, fill
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.pytorch_ddp.task import build_task

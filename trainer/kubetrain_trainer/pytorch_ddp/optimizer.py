@@ -1,4 +1,4 @@
-"""The optimizers, chosen by the settings or by the task, with the peak learning rate of each of their groups."""
+"""The optimizers, chosen by the settings or by the task, the peak rates of their groups, and averages of weights."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.layers import rate_factors
 from kubetrain_trainer.pytorch_ddp.task import Task
-from kubetrain_trainer.schedule import peak_rate
+from kubetrain_trainer.schedule import averaging_decay, peak_rate
 
 IMPLEMENTATION = ("fused", "foreach")
 """The parts of a group that are not hyperparameters. A run with another sharding may have saved others."""
@@ -141,3 +142,28 @@ def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: 
         group.update({name: hyperparameters[name] for name in IMPLEMENTATION if name in hyperparameters})
         if keep_hyperparameters:
             group.update(hyperparameters)
+
+
+class Averages:
+    """A moving average of the weights, which is validated and exported instead of the weights themselves."""
+
+    def __init__(self, config: TrainConfig, model: nn.Module, copied: nn.Module) -> None:
+        self.model = copied
+        """A copy of the model with the averages of its weights and running statistics."""
+        copied.load_state_dict(model.state_dict())
+        self._config = config
+        parameters = list(zip(copied.parameters(), model.parameters(), strict=True))
+        buffers = list(zip(copied.buffers(), model.buffers(), strict=True))
+        floats = [[pair for pair in pairs if pair[0].is_floating_point()] for pairs in (parameters, buffers)]
+        self._averaged = [tuple(zip(*pairs, strict=True)) for pairs in floats if pairs]
+        """Lists of averages and of what they average: parameters, which may be sharded, and buffers, which are not."""
+        self._counters = [pair for pair in (*parameters, *buffers) if not pair[0].is_floating_point()]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Add the weights of this step to the averages."""
+        decay = averaging_decay(self._config, step)
+        for averages, values in self._averaged:
+            get_ema_multi_avg_fn(decay)(averages, values, step)  # type: ignore[no-untyped-call]
+        for copy_of_counter, counter in self._counters:
+            copy_of_counter.copy_(counter)

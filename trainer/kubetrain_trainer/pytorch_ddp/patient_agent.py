@@ -5,10 +5,13 @@ checkpoint takes longer. In an elastic job it also restarts them after an error 
 job it learns nothing of other pods.
 """
 
+import argparse
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +19,12 @@ from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
-from kubetrain_trainer.pytorch_ddp.late_pod import is_late
 from kubetrain_trainer.pytorch_ddp.other_pods import OtherPods, meet_anew
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE, StopSignal, is_saving
 from kubetrain_trainer.termination import is_incurable, read_termination_message
+from kubetrain_trainer.training_output import TrainingOutput
 
 TIMEOUT_SECONDS = 30.0
 """For a process that is not saving. If it has lost its peers, it may hang in a library and never see SIGTERM."""
@@ -97,6 +101,18 @@ class PatientAgent(LocalElasticAgent):
             super()._shutdown(*arguments, **options)
 
 
+class EtcdAgent(PatientAgent):
+    """An agent that never closes a rendezvous in etcd, because others may still need it.
+
+    It would stay closed for pods that restart after a failure, and for one that comes back when the others have ended.
+    A rendezvous in the first pod ends with that pod.
+    """
+
+    def __init__(self, spec: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(spec, *arguments, **options)
+        spec.rdzv_handler.shutdown = lambda: True
+
+
 def stopped_by(number: signal.Signals) -> SignalException:
     return SignalException("stopped by a signal", sigval=number)
 
@@ -124,3 +140,20 @@ def _kill(alive: Mapping[int, Process], seconds: float) -> None:
     for rank, process in alive.items():
         print(f"rank {rank} did not end within {seconds:.0f} s after SIGTERM: it is killed", flush=True)
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def is_late(script_arguments: Sequence[str]) -> bool:
+    """Return True if the output folder of these arguments of the trainer has a result: others completed the training.
+
+    The success of a job is that of its first pod, which may come back when the others have ended.
+    """
+    with contextlib.suppress(KubetrainError):  # the training itself reports a file that cannot be read
+        folders = [value for flag, value in pairwise(script_arguments) if flag == "--output-dir"]
+        return any(TrainingOutput(Path(folder)).is_finished() for folder in folders)
+    return False
+
+
+def run_alone(parsed: argparse.Namespace) -> None:
+    """Change the arguments of torchrun so that one process runs, which meets no other."""
+    parsed.standalone, parsed.nnodes, parsed.nproc_per_node = True, "1", "1"
+    parsed.rdzv_backend, parsed.rdzv_conf = "c10d", ""

@@ -1,7 +1,12 @@
-"""Measure the links between pods and the devices before the first step, and name those that stand out."""
+"""How the processes are connected, asked once at the start from all of them, and a measurement before the first step.
+
+It names the links between pods and the devices that stand out.
+"""
 
 import functools
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable
 
@@ -10,6 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
 from kubetrain_trainer.preflight import (
     LINK_BYTES,
     BadNodes,
@@ -20,8 +26,9 @@ from kubetrain_trainer.preflight import (
     partners,
     warnings,
 )
+from kubetrain_trainer.process_group import with_interface
 from kubetrain_trainer.pytorch_ddp.group import Group
-from kubetrain_trainer.pytorch_ddp.network import uses_nccl
+from kubetrain_trainer.pytorch_ddp.nccl_log import read_own_log
 from kubetrain_trainer.resources import node_name
 from kubetrain_trainer.watchdog import Watchdog
 
@@ -134,3 +141,41 @@ def timed(work: Callable[[], None], device: torch.device) -> float:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def warn_of_versions(group: Group) -> None:
+    """Warn if the pods have different versions of NCCL, before it fails for that reason."""
+    if not uses_nccl(group):
+        return
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    conflict = version_conflict(group.collect((node_name(), version)))
+    if conflict and group.role.is_chief:
+        log.warning(conflict)
+
+
+def find_network(group: Group) -> str:
+    """Return how the processes are connected, for the banner, and warn if that is less than the job asked for.
+
+    NCCL must have connected them already, in an earlier exchange.
+    """
+    if group.role.world_size == 1:
+        return ""
+    if not uses_nccl(group):
+        return f"gloo over {os.environ.get('GLOO_SOCKET_IFNAME') or _own_address()}"
+    processes = group.collect((node_name(), read_transport(read_own_log())))
+    if group.role.is_chief:
+        for shortfall in shortfalls(processes, os.environ):
+            log.warning(shortfall)
+    return describe_transport(transport for _, transport in processes) or with_interface("nccl")
+
+
+def uses_nccl(group: Group) -> bool:
+    return group.role.world_size > 1 and dist.get_backend() == "nccl"
+
+
+def _own_address() -> str:
+    """Return the address that gloo finds for this host. If there is none, it uses the loopback interface."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "the loopback interface"

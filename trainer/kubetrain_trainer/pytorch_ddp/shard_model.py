@@ -1,6 +1,10 @@
-"""Split a model over the processes. This module takes a second to import, and only sharded trainings need it."""
+"""Split a model over the processes, which each keep a part of it or compute each layer together (tensor parallelism).
+
+This module takes a second to import, and only sharded trainings need it.
+"""
 
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -8,20 +12,23 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map_only
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
-from kubetrain_trainer.pytorch_ddp.model_layers import forwarded, layers_of
+from kubetrain_trainer.pytorch_ddp.layers import forwarded, layers_of
+from kubetrain_trainer.pytorch_ddp.model import fill
 from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
 from kubetrain_trainer.pytorch_ddp.sharding import is_part, shards
 from kubetrain_trainer.pytorch_ddp.structures import as_bytes
 from kubetrain_trainer.pytorch_ddp.task import Task
-from kubetrain_trainer.pytorch_ddp.tensor_parallel import split, styles_of
 
 WITH_STATISTICS = MixedPrecisionPolicy(cast_forward_inputs=False)
+Styles = dict[nn.Module, ParallelStyle]
 
 
 def mesh_of(config: TrainConfig, group: Group) -> DeviceMesh:
@@ -117,3 +124,65 @@ def policy_of(config: TrainConfig, device: torch.device) -> MixedPrecisionPolicy
         reduce_dtype=torch.bfloat16 if config.exchange_precision == "bf16" else torch.float32,
         cast_forward_inputs=False,
     )
+
+
+class Whole(ParallelStyle):
+    """A module that each of the processes computes whole."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        whole = [Replicate()]
+
+        def distributed(tensor: Tensor) -> Tensor:
+            if isinstance(tensor, DTensor):
+                return tensor
+            return DTensor.from_local(tensor, device_mesh, whole, run_check=False)
+
+        def local(tensor: DTensor) -> Tensor:
+            return tensor.redistribute(placements=whole).to_local()
+
+        def before(_: Any, inputs: Any, named: Any) -> Any:
+            return tree_map_only(Tensor, distributed, (inputs, named))
+
+        for name, parameter in module.named_parameters(recurse=False):
+            spread = distribute_tensor(parameter, device_mesh, whole, src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(spread, parameter.requires_grad))
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        module.register_forward_hook(lambda _, inputs, outputs: tree_map_only(DTensor, local, outputs))
+        return module
+
+
+def styles_of(model: nn.Module, task: Task) -> Styles:
+    """Return how the task's plan computes each module. What it leaves out is computed whole.
+
+    Raises:
+        InvalidSetting: if the plan names what the model does not have, or leaves out what cannot be computed whole.
+    """
+    found: Styles = {}
+    for pattern, style in (task.tensor_plan or {}).items():
+        named = [module for name, module in model.named_modules() if fnmatchcase(name, pattern)]
+        if not named:
+            raise InvalidSetting(f"tensor_plan: the model has no module '{pattern}'")
+        found |= dict.fromkeys(named, style)
+    left_out = {name: each for name, each in model.named_modules() if each not in found and _own(each)}
+    for name, module in left_out.items():
+        _check_whole(name, module)
+    return found | {module: Whole() for module in left_out.values()}
+
+
+def _own(module: nn.Module) -> list[str]:
+    return [name for name, _ in module.named_parameters(recurse=False)]
+
+
+def _check_whole(name: str, module: nn.Module) -> None:
+    parameter = f"tensor_plan: no style covers '{name}.{_own(module)[0]}', which belongs to a module with"
+    if any(True for _ in module.children()):
+        raise InvalidSetting(f"{parameter} others inside: move it to a module of its own")
+    if any(True for _ in module.buffers(recurse=False)):
+        raise InvalidSetting(f"{parameter} buffers: replace it by one without, such as a LayerNorm")
+
+
+def split(module: nn.Module, styles: Styles, mesh: Any) -> None:
+    """Leave this process its part of the weights of the module, and of those inside, and forget their styles."""
+    for each in module.modules():
+        if each in styles:
+            parallelize_module(each, mesh, styles.pop(each))

@@ -2,19 +2,28 @@
 
 state.pt
 state-00000-of-00002.pt, state-00001-of-00002.pt
+
+Each process of a sharded training saves its parts of tensors, and any number of processes read what they need of all
+files. A part is saved as {"part": the values, "offsets": where they begin in the tensor, "shape": of the tensor}.
 """
 
+import math
 import pickle  # only for its exception class; nothing is unpickled
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
 
 import torch
+from torch import Tensor, nn
 
-from kubetrain_trainer.pytorch_ddp.state_parts import joined
+from kubetrain_trainer.pytorch_ddp.sharding import is_part
+from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 from kubetrain_trainer.unusable_files import foreign_error
 
 STATE_FILE = "state.pt"
+PART = {"part", "offsets", "shape"}
 
 
 def part_file(rank: int, processes: int) -> str:
@@ -40,13 +49,95 @@ def _files(checkpoint: Path) -> list[Path]:
     return [checkpoint / part_file(rank, processes) for rank in range(processes)]
 
 
-def whole_state(checkpoint: Path) -> Any:
-    return joined(read_files(checkpoint))
-
-
 def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
     try:
         # weights_only rejects files that contain code. Only archives, which this trainer writes, can be mapped.
         return torch.load(path, map_location=device, weights_only=True, mmap=mmap and is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise foreign_error(path) from error
+
+
+def with_parts(state: Any) -> Any:
+    """Return the state as this process saves it."""
+    return with_tensors(state, (_part(each) if is_part(each) else each for each in tensors_in(state)))
+
+
+def joined(states: Sequence[Any], like: Any = None) -> Any:
+    """Return the state that these files hold together.
+
+    Args:
+        like: The tensors that it will replace, in the same structure. Of those that are sharded, only this process's
+            part is read. A tensor in place of an inner structure stands for all in it that have its shape.
+    """
+    first = states[0]
+    if isinstance(first, Tensor):
+        return _filled([([0] * first.ndim, first)], first.shape, like)
+    if not isinstance(first, dict):
+        return first
+    if first.keys() == PART:
+        return _filled([(each["offsets"], each["part"]) for each in states], torch.Size(first["shape"]), like)
+    inner = type(first)((name, joined([each[name] for each in states], _within(like, name))) for name in first)
+    if hasattr(first, "_metadata"):
+        inner._metadata = first._metadata  # type: ignore[attr-defined]  # the versions of its modules
+    return inner
+
+
+@torch.no_grad()
+def load_tensors(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
+    """Load what these files hold of the model's state. Of a sharded model, no tensor but one is in memory twice."""
+    own, others = model.state_dict(), OrderedDict[str, Any]()
+    if hasattr(states[0], "_metadata"):
+        others._metadata = states[0]._metadata  # type: ignore[attr-defined]  # the versions of its modules
+    for name in states[0]:
+        value = joined([each[name] for each in states], own.get(name))
+        if is_part(value):
+            own[name].copy_(value)
+        else:
+            others[name] = value
+    model.load_state_dict(others, strict=False)
+
+
+def size_of(value: Any) -> int:
+    """Return the size in bytes of a tensor of which a file has this part, or all."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    size: int = math.prod(value["shape"]) * value["part"].itemsize
+    return size
+
+
+def _part(tensor: Any) -> dict[str, Any]:
+    [chunk] = tensor.__create_chunk_list__()
+    return {"part": tensor.to_local(), "offsets": [*chunk.offsets], "shape": [*tensor.shape]}
+
+
+def _within(like: Any, name: Any) -> Any:
+    return like.get(name) if isinstance(like, Mapping) else like
+
+
+def _filled(pieces: Sequence[tuple[Sequence[int], Tensor]], shape: torch.Size, like: Any) -> Tensor:
+    if not is_part(like) or like.shape != shape:
+        first = pieces[0][1]
+        return first if first.shape == shape else _box([0] * len(shape), shape, pieces)
+    [chunk] = like.__create_chunk_list__()
+    local = _box(chunk.offsets, chunk.sizes, pieces).to(like.device)
+    filled: Tensor = type(like).from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=shape, stride=like.stride()
+    )
+    return filled
+
+
+def _box(offsets: Sequence[int], sizes: Sequence[int], pieces: Sequence[tuple[Sequence[int], Tensor]]) -> Tensor:
+    """Return the values of the tensor from these offsets on."""
+    box = torch.empty([*sizes], dtype=pieces[0][1].dtype)
+    for begin, piece in pieces:
+        bounds = [
+            (max(a, b), min(a + size, b + length))
+            for a, size, b, length in zip(offsets, sizes, begin, piece.shape, strict=True)
+        ]
+        if all(first < last for first, last in bounds):
+            box[_between(bounds, offsets)] = piece[_between(bounds, begin)]
+    return box
+
+
+def _between(bounds: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(first - offset, last - offset) for (first, last), offset in zip(bounds, offsets, strict=True))

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.measures import check_sample_values
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
-from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
 from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded, without_exchange
 from kubetrain_trainer.pytorch_ddp.structures import split
+from kubetrain_trainer.pytorch_ddp.task import Step
 from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sampling import Batch
 

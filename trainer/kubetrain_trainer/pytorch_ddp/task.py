@@ -1,5 +1,6 @@
 """The task to train, built-in or your own: model, data, loss and metrics."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,13 +13,65 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_names import check_model, is_import_path
 from kubetrain_trainer.own_task import build_own_task
+from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
 from kubetrain_trainer.pytorch_ddp.data import image_data
-from kubetrain_trainer.pytorch_ddp.image_batches import mixed_batch
 from kubetrain_trainer.pytorch_ddp.model import build_model
-from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.sampling import Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A training step of a task's own: what it gets, and what it may leave to kubetrain."""
+
+    model: Any
+    """The task's model, or the modules by name if it is an nn.ModuleDict. In several processes they are wrapped to
+    average the gradients, so that losses must be computed with these."""
+    optimizer: Any
+    """The result of `Task.optimizer`, or the optimizer that the settings choose. The rates are those of this step."""
+    inputs: Any
+    targets: Any
+    number: int
+    """The number of the step, from 1."""
+    rate_factor: float
+    """The fraction of the peak learning rate at this step, which the optimizers' groups already have."""
+    device: torch.device
+    """The device that has the model, the inputs and the targets."""
+    bf16: bool
+    """True if autocast() computes in bf16."""
+    weight: float
+    """The factor that mean() gives each sample."""
+    clip_norm: float
+    """The setting, which update() applies."""
+    norms: list[Tensor] = field(default_factory=list)
+    """The norms of the gradients that update() has clipped, before that."""
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which models compute in the run's precision. Compute the loss itself outside of it."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Return this process's part of the mean over the samples of all processes, which may have unequal numbers."""
+        return losses.sum() * self.weight
+
+    def update(self, loss: Tensor, optimizer: Optimizer | None = None) -> None:
+        """Compute the gradient of the loss, clip it as `clip_norm` says, and take a step of this optimizer."""
+        if optimizer is None:
+            optimizer = self._only_optimizer()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.clip_norm:
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            self.norms.append(nn.utils.clip_grad_norm_(parameters, self.clip_norm))
+        optimizer.step()
+
+    def _only_optimizer(self) -> Optimizer:
+        if isinstance(self.optimizer, Mapping):
+            raise KubetrainError(f"update() needs to know which optimizer: {', '.join(self.optimizer)}")
+        only: Optimizer = self.optimizer
+        return only
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from torch.distributed.run import determine_local_world_size, parse_args, run
 
 from kubetrain_trainer import stop_signal
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod, nccl_log
-from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent, stopped_by
+from kubetrain_trainer.pytorch_ddp import etcd_server, nccl_log
+from kubetrain_trainer.pytorch_ddp.patient_agent import EtcdAgent, PatientAgent, is_late, run_alone, stopped_by
 from kubetrain_trainer.resources import cpus_each
 from kubetrain_trainer.termination import clear_termination_message, report_failure
 from kubetrain_trainer.watchdog import HOLDS_GIL
@@ -58,9 +58,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parsed: argparse.Namespace = parse_args(arguments)  # type: ignore[no-untyped-call]
     parsed.signals_to_handle = "SIGHUP"  # this program handles SIGTERM and SIGINT itself
     parsed.shutdown_timeout = SHUTDOWN_TIMEOUT_SECONDS
-    if late_pod.is_late(parsed.training_script_args):
+    if is_late(parsed.training_script_args):
         print("the training is complete: this pod only reports its result", flush=True)
-        late_pod.run_alone(parsed)
+        run_alone(parsed)
     return parsed
 
 
@@ -70,12 +70,12 @@ def _has_etcd(parsed: argparse.Namespace) -> bool:
 
 def _choose_agent(parsed: argparse.Namespace) -> tuple[type[Exception], ...]:
     """Let torchrun use our agent, and return the errors by which it says that contact was lost."""
-    agent: type[PatientAgent] = PatientAgent
+    agent = PatientAgent
     lost: tuple[type[Exception], ...] = (RendezvousError, DistNetworkError)
     if _has_etcd(parsed):
-        from kubetrain_trainer.pytorch_ddp.etcd_agent import EtcdAgent, EtcdException  # loads the client of etcd
+        from torch.distributed.elastic.rendezvous import etcd_store  # loads the client of etcd
 
-        agent, lost = EtcdAgent, (*lost, EtcdException)
+        agent, lost = EtcdAgent, (*lost, etcd_store.etcd.EtcdException)  # type: ignore[attr-defined]
     launcher.api.LocalElasticAgent = agent  # type: ignore[attr-defined]
     return lost
 

@@ -16,8 +16,7 @@ from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.loading import seed_generators
-from kubetrain_trainer.pytorch_ddp.network import find_network, warn_of_versions
-from kubetrain_trainer.pytorch_ddp.preflight import run_preflight
+from kubetrain_trainer.pytorch_ddp.preflight import find_network, run_preflight, warn_of_versions
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.resources import keep_freed_memory, return_freed_memory

@@ -24,22 +24,25 @@ from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.profile import Profile
-from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
-from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
-from kubetrain_trainer.pytorch_ddp.empty_models import fill
-from kubetrain_trainer.pytorch_ddp.export import export
+from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel, suitable_format
+from kubetrain_trainer.pytorch_ddp.export import EXPORT_FILES, export
 from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.initial_weights import frozen_among, load_initial_weights
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
-from kubetrain_trainer.pytorch_ddp.layers import freeze
+from kubetrain_trainer.pytorch_ddp.layers import all_layers, any_with_statistics, freeze, recompute_activations
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
-from kubetrain_trainer.pytorch_ddp.memory_format import suitable_format
-from kubetrain_trainer.pytorch_ddp.model_layers import all_layers, any_with_statistics, recompute_activations
+from kubetrain_trainer.pytorch_ddp.model import fill
 from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
-from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, factors_of, warn_of_untrained
+from kubetrain_trainer.pytorch_ddp.optimizer import (
+    Averages,
+    Optimizers,
+    build_optimizers,
+    factors_of,
+    warn_of_untrained,
+)
 from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, norm_of, shards
@@ -47,7 +50,6 @@ from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yields_batches
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
-from kubetrain_trainer.pytorch_ddp.weights_files import EXPORT_FILES
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.sampling import check_sampler

@@ -15,13 +15,40 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_folder import listed_file
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
-from kubetrain_trainer.tensorflow_multiworker.staging import Staging
+from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.unusable_files import foreign_error, misfit_error, other_model_error, unlisted_error
 
 STATE_FILE = "state.npz"
 EXPORT_FILE = "model.weights.h5"
+
+
+class Staging:
+    """A copy of the state in memory, to be written while the next steps change the original.
+
+    Its memory is reused by each save, because allocating it takes longer than copying.
+    """
+
+    def __init__(self, *, is_needed: bool) -> None:
+        self._is_needed = is_needed
+        self._copies: dict[str, Any] = {}
+
+    def copy(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of each variable's value, by name; empty in processes that do not need it.
+
+        All processes take part, because reading a variable may involve all of them.
+        """
+        for name, variable in state.items():
+            value = tf.convert_to_tensor(variable.value)
+            if self._is_needed:
+                self._store(name, np.asarray(value))
+        return self._copies
+
+    def _store(self, name: str, value: np.ndarray) -> None:
+        if name in self._copies:
+            np.copyto(self._copies[name], value)
+        else:
+            self._copies[name] = value.copy()
 
 
 def save(

@@ -20,18 +20,16 @@ from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.sampling import check_sampler
-from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
-from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, export, restore, save
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, Staging, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze, norm_of
 from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, draw
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
-from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
+from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.recording import recording
-from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.watchdog import Watchdog
