@@ -193,7 +193,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     of_shards = {"sharding.py", "shard_model.py"}
     of_states = {"joint_writing.py", "state_files.py", "staging.py"}
     of_models |= {"export.py"}  # TensorFlow writes weights in one format
-    of_time = {"gpu_clock.py"}  # a graph of TensorFlow notes the time itself
+    of_time = {"timing.py"}  # a graph of TensorFlow notes the time itself
     apart = of_torchrun | of_loading | of_models | of_shards | of_states | of_time
     assert pytorch - apart == tensorflow
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 from kubetrain_trainer.augmentation import Color
-from kubetrain_trainer.pytorch_ddp.augmented_images import recolor as recolor_by_pillow
+from kubetrain_trainer.pytorch_ddp.augmented_images import CHANGES
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import GRAY, erase, move
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import recolor
 from kubetrain_trainer.tensorflow_multiworker.images import resize
@@ -31,7 +31,7 @@ FEW = np.tile(np.array([[[10, 80, 255], [30, 80, 0]]], np.uint8), (40, 20, 1))
 for levels in (photograph(40, 40), photograph(45, 65), np.full((40, 40, 3), 77, np.uint8), FEW):
     for kind in Color:
         for amount in AMOUNTS.get(kind, (0.3, 1.6)):
-            expected = np.asarray(recolor_by_pillow(Image.fromarray(levels), kind, amount), np.float32)
+            expected = np.asarray(CHANGES[kind](Image.fromarray(levels), amount), np.float32)
             numbers = (tf.constant(each, tf.float32) for each in (levels, kind, amount))
             seen = recolor(*numbers).numpy()
             assert seen.shape == levels.shape

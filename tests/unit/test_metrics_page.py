@@ -16,9 +16,8 @@ import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.jobs.local.pod import inherited_environment
-from kubetrain_trainer import metrics_page, metrics_server
-from kubetrain_trainer.metrics_page import MetricsPage
-from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer import metrics_page
+from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
 from kubetrain_trainer.step_window import StepWindow
 from support.outside import sample, samples_of, scrape
 
@@ -119,7 +118,7 @@ def test_a_local_run_serves_only_this_machine(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], others: bool
 ) -> None:
     """127.0.0.2 stands for the address by which other machines reach this one."""
-    monkeypatch.setenv(metrics_server.HOST_VARIABLE, variables.get(metrics_server.HOST_VARIABLE, ""))
+    monkeypatch.setenv(metrics_page.HOST_VARIABLE, variables.get(metrics_page.HOST_VARIABLE, ""))
     port = free_ports(1)[0]
     serve(port, lambda: "value 1\n")
     scrape(port)
@@ -142,14 +141,14 @@ def test_a_client_that_disconnects_is_not_logged(serve: Serve, capfd: pytest.Cap
 def test_a_used_port_is_logged_once_and_served_when_free(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Server(metrics_server._Server):
+    class Server(metrics_page._Server):
         def server_bind(self) -> None:
             attempts.release()
             super().server_bind()
 
     attempts = threading.Semaphore(0)
-    monkeypatch.setattr(metrics_server, "_Server", Server)
-    monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(metrics_page, "_Server", Server)
+    monkeypatch.setattr(metrics_page, "RETRY_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]

@@ -15,8 +15,7 @@ from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import VARIABLE
-from kubetrain_trainer.stored_shards import NAME, read_stored_shards
+from kubetrain_trainer.shard_cache import STORED_SHARDS, VARIABLE, read_stored_shards
 from kubetrain_trainer.tar_shards import list_images
 
 CACHE_BYTES = 1_000_000
@@ -48,7 +47,7 @@ def test_the_version_lists_the_shards_and_has_the_rest(packed: Path) -> None:
     shards = {name for name in expected if name.endswith(".tar")}
     assert len(shards) > 4
     assert {path.relative_to(data).as_posix() for path in data.rglob("*") if path.is_file()} == {
-        NAME,
+        STORED_SHARDS,
         *expected - shards,
     }
     stored = read_stored_shards(data)
@@ -88,10 +87,10 @@ def test_an_object_that_changes_while_it_is_listed_is_listed_again(packed: Path)
     before = {each.key: each.etag for each in store.list()}
     shard = next(packed.rglob("*.tar"))
     shard.write_bytes(shard.read_bytes())
-    assert store.read(NAME, before[NAME]).read()
+    assert store.read(STORED_SHARDS, before[STORED_SHARDS]).read()
     list(store.list())
     with pytest.raises(ObjectChanged):
-        store.read(NAME, before[NAME])
+        store.read(STORED_SHARDS, before[STORED_SHARDS])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kubetrain_trainer import time_spent, training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.metrics_page import serve_metrics
 from kubetrain_trainer.own_time import HostClock, OwnTime, StepTimes
 from kubetrain_trainer.process_group import describe_start, with_interface
 from kubetrain_trainer.progress_line import parse_progress

@@ -121,3 +121,23 @@ def _fail(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] = ()) -> N
     print(f"error: {sentence}", flush=True)
     report_failure(sentence, curable=curable, avoid_nodes=avoid_nodes)
     end_process(1)
+
+
+def check_no_file_is_lost(data_dir: Path, published: int) -> None:
+    """Compare the number of files with that of the version's manifest; 0 if the data is not a version.
+
+    Volumes may be purged or restored after a version was synced.
+
+    Raises:
+        KubetrainError: if there are fewer.
+    """
+    found = sum(len(files) for _, _, files in os.walk(data_dir, onerror=_refuse_unreadable)) if published else 0
+    if found < published:
+        raise KubetrainError(
+            f"{data_dir} has {found} files, but the dataset version was published with {published}: the others were "
+            "lost since (is its volume purged, or was it restored?); delete the version and sync the dataset again"
+        )
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    raise KubetrainError(f"cannot read {error.filename} ({error.strerror}): check its permissions") from error

@@ -8,7 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,6 +61,11 @@ class AnyTraining(ABC):
     peak_rate: float
     seconds_at_peak: float
     """The time that all GPUs together need for a sample at least; 0: unknown."""
+
+    @property
+    def evaluated(self) -> Any:
+        """The task to validate, with the averaged weights if `ema_decay` is set."""
+        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -1,7 +1,14 @@
-"""The training's metrics in Prometheus' text format."""
+"""The training's metrics in Prometheus' text format, and the HTTP server for them."""
 
+import logging
+import os
+import socket
+import socketserver
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from typing import Any
 
@@ -26,6 +33,11 @@ GAUGES = {
 SKIPPED = "skipped_steps"
 QUANTILES = (0.5, 0.9, 0.99)
 Labels = Mapping[str, object]
+METRICS_PATH = "/metrics"
+HOST_VARIABLE = "KUBETRAIN_METRICS_HOST"
+"""The environment variable with the IPv4 address to listen on; not set for all addresses of a pod."""
+RETRY_SECONDS = 5.0
+log = logging.getLogger(__name__)
 
 
 class MetricsPage:
@@ -130,3 +142,87 @@ def _sample(name: str, labels: Labels, value: float) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def serve_metrics(port: int, page: Callable[[], str]) -> Callable[[], None]:
+    """Serve the page beside the training, until this process exits or calls the function that is returned.
+
+    If the port is in use, retry until it is free.
+    """
+    must_stop = threading.Event()
+    thread = threading.Thread(target=_serve, args=(port, page, must_stop), name="metrics", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        must_stop.set()
+        thread.join()
+
+    return stop
+
+
+def _serve(port: int, page: Callable[[], str], must_stop: threading.Event) -> None:
+    if (server := _open_server(port, _handler(page), must_stop)) is None:
+        return
+    with server:
+        log.info("Prometheus metrics: port %d, %s", port, METRICS_PATH)
+        while not must_stop.is_set():
+            server.handle_request()
+
+
+def _open_server(port: int, handler: type[BaseHTTPRequestHandler], must_stop: threading.Event) -> "_Server | None":
+    has_warned = False
+    while not must_stop.is_set():
+        try:
+            return _Server(("", port), handler)
+        except OSError as error:
+            if not has_warned:
+                log.warning(
+                    "cannot serve metrics on port %d (%s), retrying: set metrics_port to a free one or to 0",
+                    port,
+                    error.strerror,
+                )
+            has_warned = True
+            must_stop.wait(RETRY_SECONDS)
+    return None
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """Used instead of http.server.HTTPServer, whose DNS lookup of the host's name at the start may take long."""
+
+    timeout = 0.2  # how long a request to stop may wait
+    daemon_threads = True
+    allow_reuse_address = True
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        host = os.environ.get(HOST_VARIABLE, "")
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # accept IPv4 as well
+            host = host and f"::ffff:{host}"
+        self.server_address = (host, self.server_address[1])
+        super().server_bind()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # clients that disconnect are not worth logging
+            super().handle_error(request, client_address)
+
+
+def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # close idle connections
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != METRICS_PATH:
+                self.send_error(404)
+                return
+            body = page().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *unused: Any) -> None:
+            """Log nothing: scrapes every few seconds would fill the log."""
+
+    return Handler

@@ -20,9 +20,8 @@ from typing import Any
 from kubetrain_trainer import session
 from kubetrain_trainer.check_script import check_program, existing_script
 from kubetrain_trainer.checkpoint_layout import Checkpoint, intact_checkpoints
-from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry import Entry, parse_entry
-from kubetrain_trainer.entry_point import Arguments
+from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.failures import annotating_errors, own_line
 from kubetrain_trainer.mlflow_log import log_to_mlflow

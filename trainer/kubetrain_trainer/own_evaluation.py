@@ -11,9 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry import Entry
-from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
+from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import measure_latest
 from kubetrain_trainer.model_folder import ModelFolder

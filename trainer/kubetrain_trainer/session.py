@@ -31,8 +31,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.failures import AT_THE_START
 from kubetrain_trainer.metrics_log import MetricsLog
-from kubetrain_trainer.metrics_page import MetricsPage
-from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.own_output import numbers, proof_of_end, read_own_metrics, record_end, saving, whole_number
 from kubetrain_trainer.process_role import own_role

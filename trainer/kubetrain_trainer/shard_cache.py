@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 
 VARIABLE = "KUBETRAIN_SHARD_CACHE"
@@ -31,6 +32,9 @@ MAX_ADDRESS_BYTES = 100
 ABSENT_SECONDS, PAUSE_SECONDS = 300.0, 0.2
 HINT_TIMEOUT_SECONDS = 1.0
 """Timeout of requests that the training can do without."""
+STORED_SHARDS = "stored-shards.json"
+"""The file of a dataset version that lists shards which were not copied to it, but stay in the store."""
+STORED_SCHEMA = "kubetrain/stored-shards/v1"
 
 
 class ShardUnavailable(KubetrainError):
@@ -135,3 +139,37 @@ def short_address(folder: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{SOCKET}"
     finally:
         os.close(descriptor)
+
+
+def stored_shards_json(shards: Iterable[StoredShard]) -> bytes:
+    return json.dumps({"schema": STORED_SCHEMA, "shards": list(shards)}, separators=(",", ":")).encode() + b"\n"
+
+
+def read_stored_shards(data_dir: Path) -> dict[str, StoredShard]:
+    """Return the shards by key; none if the version has its shards.
+
+    Raises:
+        KubetrainError: if the file is damaged.
+    """
+    try:
+        described = read_json(data_dir / STORED_SHARDS)
+        if described["schema"] != STORED_SCHEMA:
+            raise ValueError("unknown schema")
+        return {shard.key: shard for shard in map(StoredShard._make, described["shards"])}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise KubetrainError(f"{data_dir / STORED_SHARDS} is damaged ({error}): sync again") from error
+
+
+def cache_folder() -> Path:
+    """
+    Raises:
+        KubetrainError: if nothing fetches shards for this process.
+    """
+    if folder := os.environ.get(VARIABLE):
+        return Path(folder)
+    raise KubetrainError(
+        "the shards of this dataset version are still in S3: train on it by `kubetrain run` or `submit` with "
+        "data_access=cache"
+    )

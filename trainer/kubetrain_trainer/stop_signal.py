@@ -10,7 +10,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kubetrain_trainer.errors import Stopped
@@ -32,9 +31,7 @@ class StopSignal:
         self._before = signal.signal(signal.SIGTERM, self._receive)
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, trace: object) -> None:
         # A stopping process must not be killed while it writes its termination message.
         signal.signal(signal.SIGTERM, signal.SIG_IGN if isinstance(error, Stopped) else self._before)
         if self.is_requested and error is None:

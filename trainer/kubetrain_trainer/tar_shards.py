@@ -30,10 +30,9 @@ from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import in_dataset, missing_split
 from kubetrain_trainer.model_folder import is_inside
-from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache
+from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache, cache_folder, read_stored_shards
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
 from kubetrain_trainer.shard_index import ShardIndex, read_index, scan_shard
-from kubetrain_trainer.stored_shards import cache_folder, read_stored_shards
 
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"

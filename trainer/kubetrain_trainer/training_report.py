@@ -8,8 +8,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
-from kubetrain_trainer.metrics_page import MetricsPage
-from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS, OwnTime, StepTimes
 from kubetrain_trainer.process_group import ProcessGroup

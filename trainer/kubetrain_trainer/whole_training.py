@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress, choose_checkpoint
-from kubetrain_trainer.dataset_files import check_no_file_is_lost
-from kubetrain_trainer.entry_point import Arguments
+from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import AT_THE_START, annotating_errors
 from kubetrain_trainer.lifecycle import AnyTraining, Metrics, may_save, save_and_stop, save_checkpoint

@@ -10,9 +10,8 @@ from typing import Any
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, ObjectStore, StoredObject
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import StoredShard
+from kubetrain_trainer.shard_cache import STORED_SHARDS, StoredShard, stored_shards_json
 from kubetrain_trainer.shard_index import index_path
-from kubetrain_trainer.stored_shards import NAME, to_json
 from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
 SHARD = ".tar"
@@ -41,17 +40,17 @@ class ShardsInStore:
         yield from (each for each in found.values() if not each.key.endswith(SHARD))
         shards = [stored_shard(self.uri, each, found) for each in described_shards(self._store, found.get(MANIFEST))]
         check_cache(self._cache_bytes, shards)
-        self._list_of_shards = to_json(shards)
-        yield StoredObject(NAME, len(self._list_of_shards), self._etag)
+        self._list_of_shards = stored_shards_json(shards)
+        yield StoredObject(STORED_SHARDS, len(self._list_of_shards), self._etag)
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
-        if key != NAME:
+        if key != STORED_SHARDS:
             return self._store.read(key, etag, start, end)
         self._check(etag)
         return ObjectContent(iter([self._list_of_shards[start:end]]), None if start or end else f"md5:{self._etag}")
 
     def checksum(self, key: str, etag: str) -> str | None:
-        if key != NAME:
+        if key != STORED_SHARDS:
             return self._store.checksum(key, etag)
         self._check(etag)
         return f"md5:{self._etag}"

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.dataset_files import check_no_file_is_lost
-from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
+from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.image_folder import log_notes

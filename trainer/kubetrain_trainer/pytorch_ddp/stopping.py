@@ -6,7 +6,6 @@ model by 5%.
 
 import contextlib
 import threading
-from types import TracebackType
 from typing import Self
 
 from torch import distributed as dist
@@ -42,9 +41,7 @@ class Stop:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, trace: object) -> None:
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -4,7 +4,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel, suitable_format
 from kubetrain_trainer.pytorch_ddp.export import EXPORT_FILES, export
-from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.initial_weights import frozen_among, load_initial_weights
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
@@ -43,13 +42,13 @@ from kubetrain_trainer.pytorch_ddp.optimizer import (
     factors_of,
     warn_of_untrained,
 )
-from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, norm_of, shards
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yields_batches
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
+from kubetrain_trainer.pytorch_ddp.timing import GpuClock, recording
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.sampling import check_sampler
@@ -73,11 +72,6 @@ class Training(AnyTraining):
     joint: JointWriting | None
     """How processes write the parts of a sharded state together."""
     stop: Stop
-
-    @property
-    def evaluated(self) -> Task:
-        """The task to validate, with the averaged weights if `ema_decay` is set."""
-        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     def measures(self) -> dict[str, float]:
         return super().measures() | self.staging.gpu_stall()

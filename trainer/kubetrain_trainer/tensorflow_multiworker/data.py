@@ -1,45 +1,20 @@
 """Samples from an image folder, from tar shards, or synthetic."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.model_names import image_size
-from kubetrain_trainer.stored_images import source_of
+from kubetrain_trainer.stored_images import ImageData, read_images, synthetic_images
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import AugmentedImages
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
 
 
-@dataclass(frozen=True)
-class ImageData:
-    classes: tuple[str, ...]
-    split: Callable[[str], Any]
-    training: Callable[[], Any]
-    """Returns the samples to train on, which the recipe changes."""
-
-
 def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
     if config.data == "synthetic":
-        return synthetic_data(config)
-    source = source_of(config, data_dir)
-    stored = partial(source.list_images, data_dir)
-    return ImageData(
-        source.list_classes(data_dir),
-        split=lambda split: StoredImages(stored(split), config),
-        training=lambda: AugmentedImages(stored("train"), config),
-    )
-
-
-def synthetic_data(config: TrainConfig) -> ImageData:
-    classes = tuple(f"class-{number}" for number in range(config.synthetic_classes))
-    split = partial(SyntheticImages, config.synthetic_samples, len(classes), image_size(config))
-    return ImageData(classes, split=split, training=partial(split, "train"))
+        return synthetic_images(config, SyntheticImages)
+    return read_images(config, data_dir, StoredImages, AugmentedImages)
 
 
 class SyntheticImages:

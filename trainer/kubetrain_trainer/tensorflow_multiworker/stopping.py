@@ -4,37 +4,25 @@ Each step also sums the number of processes that have received it. The host read
 reading it immediately would make every step wait for the host.
 """
 
-from types import TracebackType
-from typing import Self
-
 import tensorflow as tf
 
 from kubetrain_trainer.stop_signal import StopSignal
 
 
-class Stop:
+class Stop(StopSignal):
     """A context manager for the steps that detects SIGTERM in any process."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self._signal = StopSignal()
+        super().__init__()
         self._strategy = strategy
         self._zero_and_one = (tf.zeros(()), tf.ones(()))
         self._asked, self._asked_before = tf.zeros(()), tf.zeros(())
         self._count_asked = tf.function(self._sum_over_replicas)
 
-    def __enter__(self) -> Self:
-        self._signal.__enter__()
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._signal.__exit__(error_type, error, trace)
-
     @property
     def request(self) -> tf.Tensor:
         """The number that this process adds to the sum of a step: 1 if it received SIGTERM, else 0."""
-        return self._zero_and_one[self._signal.is_requested]
+        return self._zero_and_one[self.is_requested]
 
     def note(self, asked: tf.Tensor) -> None:
         """Keep a step's number of processes that have received SIGTERM."""

@@ -1,7 +1,8 @@
 """The objects that the training loop uses."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,19 @@ from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
-from kubetrain_trainer.tensorflow_multiworker.recording import recording
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.watchdog import Watchdog
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[None]:
+    """Record the operators of this process on the CPU and its GPUs, for TensorBoard with the package xprof."""
+    tf.profiler.experimental.start(str(path))
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +56,6 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
-
-    @property
-    def evaluated(self) -> Task:
-        """The task to validate, with the averaged weights if `ema_decay` is set."""
-        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     def restore(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.config, self.task.model, self.optimizer, self.averages)
