@@ -111,14 +111,14 @@ def test_text_on_the_command_line_is_parsed_by_the_type_of_its_setting() -> None
     ],
 )
 def test_a_lower_loss_or_error_is_better_unless_set_otherwise(metric: str, mode: str, prefers_less: bool) -> None:
-    assert TrainConfig(metric=metric, metric_mode=mode).prefers_less is prefers_less
+    assert (TrainConfig(metric=metric, metric_mode=mode).best_is == "min") is prefers_less
 
 
 @pytest.mark.parametrize("metric", ["perplexity", "mae", "wer", "lossless", "f1"])
 def test_of_another_metric_the_mode_must_be_set(metric: str) -> None:
     with pytest.raises(InvalidSetting, match=f"whether a high or a low '{metric}' is better: set metric_mode"):
         TrainConfig(metric=metric)
-    assert not TrainConfig(metric=metric, select_checkpoint="last").prefers_less
+    assert TrainConfig(metric=metric, select_checkpoint="last").best_is != "min"
 
 
 def test_the_metric_must_be_one_that_the_task_measures() -> None:

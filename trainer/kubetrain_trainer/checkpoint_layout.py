@@ -240,7 +240,7 @@ def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
     value, loss = metrics.get(config.metric), metrics.get("loss", 0.0)
     if value is None or loss is None:  # as JSON has them that are not finite
         return -math.inf
-    return float(-value if config.prefers_less else value)
+    return float(-value if config.best_is == "min" else value)
 
 
 def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:

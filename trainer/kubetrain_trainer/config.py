@@ -1,7 +1,5 @@
 """The settings of a training."""
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -267,12 +265,6 @@ class TrainConfig(DataSettings):
         check_together(self)
 
     @property
-    def digest(self) -> str:
-        """A hash of the settings that differ from their defaults, so that adding a setting does not change it."""
-        canonical = json.dumps(self.changed_settings(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-    @property
     def weights_uri(self) -> str:
         """Where the initial weights are in S3, from which the sync brings them; empty if they are not there."""
         return self.initial_weights if self.initial_weights.startswith("s3://") else ""
@@ -299,11 +291,6 @@ class TrainConfig(DataSettings):
     def skips_steps(self) -> bool:
         """Return True if a step whose loss or gradient is not finite is skipped, for which it has to be awaited."""
         return self.on_nan == "skip" or self.precision == "fp16"
-
-    @property
-    def prefers_less(self) -> bool:
-        """Return True if a lower value of the metric is better."""
-        return self.best_is == "min"
 
     def global_batch(self, processes: int) -> int:
         """Return the samples of all processes (TensorFlow: replicas) at each step.

@@ -16,6 +16,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 LAYOUT = "images must be in <split>/<class>/<image>"
 LAYOUT_PARTS = 3
+TRAINING_SPLIT = "train"
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_FILES = 2_000_000
 """With more images than this, tar shards are recommended."""
@@ -85,31 +86,31 @@ def in_dataset(path: str, parts: int) -> str:
     return f"{'/'.join(Path(path).parts[-parts:])} in the dataset"
 
 
-def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
+def list_classes(data_dir: Path, split: str = TRAINING_SPLIT) -> tuple[str, ...]:
     """
     Raises:
-        KubetrainError: if the training split has none.
+        KubetrainError: if the split has none.
     """
-    entries = _entries(data_dir, training_split)
+    entries = _entries(data_dir, split)
     if classes := tuple(sorted(_folders(entries))):
         return classes
     there = _there(Counter(map(_kind, entries)))
-    raise KubetrainError(f"{data_dir / training_split} has no folders of classes{there}: {LAYOUT}")
+    raise KubetrainError(f"{data_dir / split} has no folders of classes{there}: {LAYOUT}")
 
 
-def list_images(data_dir: Path, split: str, training_split: str = "train") -> ImageFolder:
+def list_images(data_dir: Path, split: str) -> ImageFolder:
     """Return the images of a split in an order that is the same in every process and both frameworks.
 
     Raises:
         KubetrainError: if a folder is missing, the split or a class of the training split has no images, or the split
             has a class that the training split does not have.
     """
-    classes, entries = list_classes(data_dir, training_split), _entries(data_dir, split)
-    _check_known(data_dir / split, entries, classes, training_split)
+    classes, entries = list_classes(data_dir), _entries(data_dir, split)
+    _check_known(data_dir / split, entries, classes)
     names, labels, left_out = list[list[str]](), array("i"), Counter(map(_kind, filterfalse(is_folder, entries)))
     for label, name in enumerate(classes):
         images, others = _scan(data_dir / split / name)
-        if not images and split == training_split:
+        if not images and split == TRAINING_SPLIT:
             raise no_images(data_dir / split / name, others)
         names.append(images)
         labels.extend([label] * len(images))
@@ -121,21 +122,19 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
     return ImageFolder(classes=classes, paths=paths, labels=labels, notes=notes)
 
 
-def check_classes(data_dir: Path, split: str, training_split: str = "train") -> None:
+def check_classes(data_dir: Path, split: str) -> None:
     """
     Raises:
         KubetrainError: if the split has a class that the training split does not have.
     """
-    classes = list_classes(data_dir, training_split)
-    _check_known(data_dir / split, _entries(data_dir, split), classes, training_split)
+    classes = list_classes(data_dir)
+    _check_known(data_dir / split, _entries(data_dir, split), classes)
 
 
-def _check_known(
-    folder: Path, entries: Iterable[os.DirEntry[str]], classes: Iterable[str], training_split: str
-) -> None:
+def _check_known(folder: Path, entries: Iterable[os.DirEntry[str]], classes: Iterable[str]) -> None:
     if unknown := _folders(entries).difference(classes):
         raise KubetrainError(
-            f"{folder} has class '{min(unknown)}' that {training_split}/ does not have: add or remove it"
+            f"{folder} has class '{min(unknown)}' that {TRAINING_SPLIT}/ does not have: add or remove it"
         )
 
 

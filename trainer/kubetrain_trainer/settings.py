@@ -1,6 +1,7 @@
 """Settings: frozen dataclasses that convert to JSON and flags and back, and validate each field."""
 
 import argparse
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -109,6 +110,12 @@ class Settings:
     def changed_settings(self) -> dict[str, Any]:
         """Return the settings that differ from their defaults."""
         return changed_fields(self)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the settings that differ from their defaults, so that adding a setting does not change it."""
+        canonical = json.dumps(self.changed_settings(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def changed_fields(value: Any) -> dict[str, Any]:

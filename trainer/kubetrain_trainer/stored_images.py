@@ -32,7 +32,7 @@ def read_images(
     return ImageData(
         source.list_classes(data_dir),
         split=lambda split: stored(listed(split), config),
-        training=lambda: augmented(listed("train"), config),
+        training=lambda: augmented(listed(image_folder.TRAINING_SPLIT), config),
     )
 
 

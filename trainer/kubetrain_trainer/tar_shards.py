@@ -28,7 +28,7 @@ from typing import Any
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import in_dataset, missing_split
+from kubetrain_trainer.image_folder import TRAINING_SPLIT, in_dataset, missing_split
 from kubetrain_trainer.model_folder import is_inside
 from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache, cache_folder, read_stored_shards
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
@@ -110,7 +110,7 @@ def _opened(path: str) -> OpenFile:
     return OpenFile(os.open(path, os.O_RDONLY))
 
 
-def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
+def list_classes(data_dir: Path) -> tuple[str, ...]:
     """Return the manifest's classes, or else the numbers up to the largest label of the training split.
 
     Raises:
@@ -119,10 +119,10 @@ def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ..
     manifest = _manifest(data_dir)
     if manifest:
         return tuple(manifest["classes"])
-    return tuple(str(number) for number in range(max(_listed(data_dir, training_split).labels) + 1))
+    return tuple(str(number) for number in range(max(_listed(data_dir, TRAINING_SPLIT).labels) + 1))
 
 
-def list_images(data_dir: Path, split: str, training_split: str = "train") -> TarShards:
+def list_images(data_dir: Path, split: str) -> TarShards:
     """Return the images of a split in an order that is the same in every process and both frameworks.
 
     Raises:
@@ -130,8 +130,8 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Ta
     """
     shards = replace(
         _listed(data_dir, split),
-        classes=list_classes(data_dir, training_split),
-        cached=_cached(data_dir, split, TRAINING if split == training_split else EVALUATION),
+        classes=list_classes(data_dir),
+        cached=_cached(data_dir, split, TRAINING if split == TRAINING_SPLIT else EVALUATION),
     )
     known = range(len(shards.classes))
     if min(shards.labels) not in known or max(shards.labels) not in known:
