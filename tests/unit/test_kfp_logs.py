@@ -13,8 +13,8 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, FollowedLogs, Tail
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.own_output import OwnOutput
 from kubetrain_pipelines.kubeflow.run import read_run
+from kubetrain_pipelines.kubeflow.run_logs import OwnOutput
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting

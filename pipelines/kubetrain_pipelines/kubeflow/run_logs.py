@@ -1,16 +1,25 @@
 """The logs of a run's steps: as they are now, or as they grow until the run ends."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kubetrain_pipelines.kubeflow.follow_logs import FollowedLogs
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.own_output import OwnOutput
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLogs
 from kubetrain_pipelines.say import Say
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+
+AROUND = re.compile(
+    r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.go:\d+\] "  # the launcher
+    r"|time=\S+ level=\w+ msg=.*\bargo=true|\{\".*\"argo\":true|Error: exit status \d+$"  # Argo
+    r"|\[KFP Executor [^]]*\]: ("
+    r"Looking for component `|--component_module_path is not specified|Loading KFP component \"|Got executor_input:"
+    r"|Did not write output file|Wrote executor output file to )"
+)
+OPENS_JSON = re.compile(r".*(\{|Got executor_input:)$")
 
 
 def read_logs(api: KfpApi, wanted: str, stage: str, *, everything: bool = False) -> Iterator[str]:
@@ -106,3 +115,24 @@ def _no_log(run: Run, logs: StepLogs) -> NoLog:
             f"no log of run {run.id}: Kubeflow Pipelines has none, and the cluster cannot be asked ({logs.trouble})"
         )
     return NoLog(f"no log of run {run.id} yet: see `kubetrain status {run.id}`")
+
+
+class OwnOutput:
+    """Selects the lines of one log, which arrive in order."""
+
+    def __init__(self) -> None:
+        self.hidden = 0
+        self._is_in_json = False
+
+    def of(self, lines: Iterable[str]) -> list[str]:
+        return [line for line in lines if not self._is_around(line)]
+
+    def _is_around(self, line: str) -> bool:
+        if self._is_in_json and line[:1] in (" ", "{", "}"):
+            self._is_in_json = line.rstrip("\n") != "}"
+            is_around = True
+        else:
+            is_around = AROUND.match(line) is not None
+            self._is_in_json = is_around and OPENS_JSON.match(line.rstrip("\n")) is not None
+        self.hidden += is_around
+        return is_around
