@@ -9,10 +9,10 @@ import pytest
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_pipelines.kubeflow import cancel_run, run_in_cluster
 from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.follow_run import RunProgress
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster
-from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from support.api_server import PODS, ApiServer, answer, not_served
 from support.kfp_server import KfpServer
 

@@ -3,15 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, Unreachable
 from kubetrain_pipelines.kubeflow.run import Run, read_run
-from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.run_view import RunView
 from kubetrain_pipelines.say import Say
+
+if TYPE_CHECKING:
+    from kubetrain_pipelines.kubeflow.run_in_cluster import Progress, RunInCluster
 
 POLL_SECONDS = 2.0
 OUTAGE_TIMEOUT_SECONDS = 1800.0
@@ -23,6 +27,33 @@ EVENTS = {
     RunState.FAILED: "failed",
     RunState.CANCELED: "stopped",
 }
+
+
+class RunProgress:
+    """Progress read from the cluster. If the first connection fails, there is none."""
+
+    def __init__(self, namespace: str, run_id: str) -> None:
+        self._namespace, self._run_id = namespace, run_id
+        self._cluster: RunInCluster | None = None
+        self._is_reachable = True
+        self._last: Mapping[str, Progress] = {}
+
+    def changes(self) -> dict[str, "Progress"]:
+        """Return the progress by task, only of tasks whose progress changed since the last call."""
+        before, self._last = self._last, self._read() or self._last
+        return {task: progress for task, progress in self._last.items() if before.get(task) != progress}
+
+    def _read(self) -> Mapping[str, "Progress"]:
+        from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
+
+        if not self._is_reachable:
+            return {}
+        try:
+            self._cluster = self._cluster or RunInCluster.connect(self._namespace, self._run_id)
+            return self._cluster.progress()
+        except KubernetesError:
+            self._is_reachable = self._cluster is not None
+            return {}
 
 
 class StillRunning(KfpError, TimeoutError):
