@@ -10,6 +10,7 @@ from kubetrain.as_html import run_page, sentence
 from kubetrain.login import FilePath, Login, as_path, connect
 from kubetrain.status import Stage, Status
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
+from kubetrain_pipelines.kubeflow.follow_run import watch_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run as ReadRun
 from kubetrain_pipelines.kubeflow.run import find_run, read_run, recent_runs, titles_of
@@ -17,7 +18,6 @@ from kubetrain_pipelines.kubeflow.run_logs import read_logs
 from kubetrain_pipelines.kubeflow.run_results import metrics_of, model_uri_of
 from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
-from kubetrain_pipelines.kubeflow.watch_run import watch_run
 from kubetrain_pipelines.parse_parameters import as_pairs
 from kubetrain_pipelines.say import print_line
 from kubetrain_trainer.errors import KubetrainError

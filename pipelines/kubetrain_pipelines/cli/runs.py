@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Mapping
 
+from kubetrain_pipelines.kubeflow.follow_run import watch_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs
 from kubetrain_pipelines.kubeflow.run_results import publication_of
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
-from kubetrain_pipelines.kubeflow.watch_run import watch_run
 from kubetrain_pipelines.say import print_line
 
 

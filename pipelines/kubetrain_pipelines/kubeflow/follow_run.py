@@ -10,8 +10,9 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, Unreachable
 from kubetrain_pipelines.kubeflow.run import Run, read_run
 from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.run_status import check_succeeded
 from kubetrain_pipelines.kubeflow.stage_state import StageState
-from kubetrain_pipelines.run_view import RunView
+from kubetrain_pipelines.run_view import RunView, progress_view
 from kubetrain_pipelines.say import Say
 
 if TYPE_CHECKING:
@@ -140,3 +141,30 @@ def _new_events(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, 
     end = stage.ended or stage.started
     yield {"stage": stage.title, "event": event, "time": (stage.started if event == "started" else end).timestamp()}
     shown[stage.place] = event
+
+
+def watch_run(
+    api: KfpApi,
+    run_id: str,
+    titles: Mapping[str, str] | None,
+    next_steps: str,
+    *,
+    timeout_seconds: float = math.inf,
+) -> Run:
+    """Return the run when it has succeeded.
+
+    Args:
+        next_steps: How to follow and cancel the run, which is shown if it continues.
+
+    Raises:
+        RunFailed: if the run fails or is canceled, with the cause if it is known.
+        KfpError: if it could not be followed to its end.
+    """
+    with progress_view() as view:
+        try:
+            run = follow_run(api, run_id, titles, view, timeout_seconds=timeout_seconds)
+        except (KeyboardInterrupt, KfpError):
+            view.say(f"run {run_id} continues: {next_steps}")
+            raise
+    check_succeeded(api, run)
+    return run
