@@ -1,11 +1,11 @@
 """A diagnosis: what was read, and the causes found in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kubetrain_pipelines.diagnose.case import Case, Outcome
 from kubetrain_pipelines.diagnose.causes import Cause, ranked
-from kubetrain_pipelines.diagnose.mixed_versions import mixed_versions
+from kubetrain_pipelines.diagnose.nccl_rules import MIXED_VERSIONS, VERSIONS
 from kubetrain_pipelines.diagnose.rule import Certainty
 from kubetrain_pipelines.diagnose.scan import LogScan, Match
 from kubetrain_pipelines.diagnose.stragglers import stragglers
@@ -44,3 +44,20 @@ def _matches(case: Case) -> Iterator[Match]:
             yield from LogScan(source).read(path).matches()
         except OSError as error:
             case.note_gap(f"{path}: {error.strerror}")
+
+
+def mixed_versions(matches: Iterable[Match]) -> Iterator[Match]:
+    """Yield a line for each kind of version that differs."""
+    known = [match for match in matches if match.rule in VERSIONS and not match.is_overcome]
+    for rule in VERSIONS:
+        by_version = {_version(match): match for match in reversed(known) if match.rule is rule}
+        if len(by_version) > 1:
+            (version, match), (other, elsewhere), *_ = reversed(by_version.items())
+            text = f"{version} in one log, {other} in {elsewhere.source}"
+            yield Match(MIXED_VERSIONS, match.source, match.line, text)
+
+
+def _version(match: Match) -> str:
+    found = match.rule.match(match.text.encode())
+    assert found is not None
+    return found[1].decode()
