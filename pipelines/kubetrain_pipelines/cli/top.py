@@ -4,8 +4,7 @@ import json
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
-from kubetrain_pipelines.status.read_usage import read_usage
-from kubetrain_pipelines.status.usage import table_of
+from kubetrain_pipelines.status.usage import read_usage, table_of
 
 
 def top_and_show(namespace: str, *, all_namespaces: bool, as_json: bool) -> None:

@@ -7,11 +7,18 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from kubetrain_components.jobs.annotations import RUN_ID
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended, status_of
+from kubetrain_components.jobs.kubernetes.served import Resource, is_served
 from kubetrain_components.jobs.placement import is_gpu
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.pod_resources import Amounts, merged, parsed, resources_of
+
+PODS, METRICS = ("v1", "pods"), ("metrics.k8s.io/v1beta1", "pods")
+NOT_SERVED = "the cluster does not serve metrics.k8s.io: install metrics-server"
 
 Key = tuple[str, str]
 """Namespace and name of an object."""
@@ -117,3 +124,26 @@ def _short(amounts: Amounts | None, name: str, unit: int = 1) -> str:
     if amounts is None:
         return "-"
     return f"{amounts.get(name, Decimal()) / unit:.2f}".rstrip("0").rstrip(".")
+
+
+def read_usage(api: KubernetesApi, *, all_namespaces: bool) -> tuple[list[JobUsage], str]:
+    """Return the usage of the jobs, and why the use is unknown, if it is.
+
+    Raises:
+        KubernetesError: if the pods cannot be listed.
+    """
+    pods = _list(api, PODS, all_namespaces=all_namespaces)
+    try:
+        if not is_served(api, METRICS):
+            return usage_by_job(pods, None), NOT_SERVED
+        return usage_by_job(pods, _list(api, METRICS, all_namespaces=all_namespaces)), ""
+    except KubernetesError as error:
+        return usage_by_job(pods, None), str(error)
+
+
+def _list(api: KubernetesApi, resource: Resource, *, all_namespaces: bool) -> list[Manifest]:
+    path = api.path(*resource)
+    if all_namespaces:
+        path = path.replace(f"/namespaces/{api.namespace}", "")
+    found: Any = api.list_all(path, labelSelector=RUN_ID)
+    return list((found or {}).get("items") or [])
