@@ -1,14 +1,23 @@
 """A pod template as settings of the placement."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from kubetrain_components.secret_values import has_secret, is_secret
+from kubetrain_pipelines.translate.commands import command_of
 from kubetrain_pipelines.translate.containers import take_container, take_identity
-from kubetrain_pipelines.translate.dataset_sync import take_dataset_sync
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.torchrun import without_shell
 from kubetrain_pipelines.translate.volumes import take_volumes
 from kubetrain_trainer.errors import InvalidSetting
+
+SYNC = re.compile(r"((\S*/)?aws )?s3 sync")
+WITH_VALUE = {"--endpoint-url", "--region"}
+ALONE = {"--no-sign-request", "--only-show-errors", "--no-progress", "--quiet", "--delete"}
+SYNCED = "dataset_uri is what init container {name} copied to {target}: pods find it at /data"
+CREDENTIALS = "; put its keys into the Secret that s3_secret names"
 
 NOT_TAKEN = (
     "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "
@@ -183,3 +192,32 @@ def _note_privileges(draft: Draft, container: Fields) -> None:
         )
     if context.get("privileged", object) is True or context.get("capabilities.add", object):
         draft.note(f"container {container.name} has privileges that Pod Security restricted refuses")
+
+
+def take_dataset_sync(draft: Draft, pod: Fields) -> None:
+    """Take the first `aws s3 sync` of a bucket. `kubetrain train` has no step that copies."""
+    for container in [] if draft.framework else pod.items("initContainers"):
+        words = list(without_shell(command_of(container)))
+        start = words.index("sync") + 1 if "sync" in words else 0
+        places, options = _arguments(words[start:])
+        is_sync = SYNC.fullmatch(" ".join(words[:start])) and options.keys() <= WITH_VALUE | ALONE
+        if is_sync and len(places) == 2 and places[0].startswith("s3://") and "dataset_uri" not in draft.settings:
+            is_public = "--no-sign-request" in options
+            draft.set("dataset_uri", places[0])
+            draft.set("dataset_access", "anonymous" if is_public else "")
+            draft.set("s3_endpoint", options.get("--endpoint-url"))
+            note = SYNCED.format(name=container.name, target=places[1])
+            draft.note(note if is_public else note + CREDENTIALS)
+            pod.content["initContainers"].remove(container.content)
+
+
+def _arguments(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return what is copied and where to, and the options."""
+    places, options, rest = [], {}, iter(words)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if word.startswith("--"):
+            options[name] = value or (next(rest, "") if name in WITH_VALUE else "")
+        else:
+            places.append(word)
+    return places, options
