@@ -20,8 +20,8 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
+from kubetrain_pipelines.doctor.capacity import matches_affinity
 from kubetrain_pipelines.doctor.needs import Needs
-from kubetrain_pipelines.doctor.node_affinity import matches_affinity
 from kubetrain_trainer.config import TrainConfig
 from support.manifests import (
     EVERY_SETTING,
