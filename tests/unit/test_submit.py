@@ -17,8 +17,7 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
-from kubetrain_pipelines.kubeflow.upload import ensure_version
+from kubetrain_pipelines.kubeflow.submit import RunOptions, ensure_version, submit_run
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut, interrupt

@@ -1,7 +1,7 @@
 """Start a run of a compiled pipeline."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +11,8 @@ from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.images import image_warnings
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Unanswered
+from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.server_version import check_runs_pipeline
-from kubetrain_pipelines.kubeflow.upload import ensure_version, find_or_create
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.say import Say
@@ -96,3 +95,51 @@ def experiment_id(api: KfpApi, name: str) -> str:
         lambda: api.post("/experiments", {"display_name": name, **in_namespace}),
     )
     return str(created["experiment_id"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineVersion:
+    pipeline_id: str
+    version_id: str
+    is_new: bool
+
+    @property
+    def reference(self) -> Message:
+        return {"pipeline_id": self.pipeline_id, "pipeline_version_id": self.version_id}
+
+
+def ensure_version(api: KfpApi, file: CompiledFile) -> PipelineVersion:
+    """Return the version with exactly this content, and create it if it is missing."""
+    pipeline = find_or_create(
+        lambda: _find(api, "pipelines", "/pipelines", file.name),
+        lambda: api.post("/pipelines", _pipeline(api, file)),
+    )[0]["pipeline_id"]
+    version, is_new = find_or_create(
+        lambda: _find(api, "pipeline_versions", f"/pipelines/{pipeline}/versions", file.version),
+        lambda: api.upload(
+            "/pipelines/upload_version", file.path.name, file.content, name=file.version, pipelineid=pipeline
+        ),
+    )
+    return PipelineVersion(pipeline_id=pipeline, version_id=version["pipeline_version_id"], is_new=is_new)
+
+
+def find_or_create(find: Callable[[], Message | None], create: Callable[[], Message]) -> tuple[Message, bool]:
+    """Return the object, and True if it was created. Names are unique, so concurrent callers get the same object."""
+    if found := find():
+        return found, False
+    try:
+        return create(), True
+    except (Conflict, Unanswered):
+        if found := find():
+            return found, False
+        raise
+
+
+def _find(api: KfpApi, kind: str, path: str, name: str) -> Message | None:
+    query = {"namespace": api.connection.namespace} if kind == "pipelines" else {}
+    return api.find(kind, path, "name", name, **query)
+
+
+def _pipeline(api: KfpApi, file: CompiledFile) -> Message:
+    fields = {"name": file.name, "display_name": file.name, "description": file.description}
+    return {**fields, "namespace": api.connection.namespace}
