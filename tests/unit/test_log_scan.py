@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_pipelines.diagnose.prefilter import GRAM, Prefilter
-from kubetrain_pipelines.diagnose.scan import CHUNK_BYTES, MAX_LINE_BYTES, LogScan, Match
+from kubetrain_pipelines.diagnose.scan import CHUNK_BYTES, GRAM, MAX_LINE_BYTES, LogScan, Match, Prefilter
 from kubetrain_pipelines.diagnose.table import FIRST_ERROR, RULES
 
 OOM = b"torch.OutOfMemoryError: CUDA out of memory."

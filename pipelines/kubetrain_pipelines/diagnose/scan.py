@@ -6,19 +6,24 @@ addresses the first is searched for the texts of rules, and the others are skipp
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from kubetrain_pipelines.diagnose.prefilter import Numbers, Prefilter
 from kubetrain_pipelines.diagnose.rule import Rule
 from kubetrain_pipelines.diagnose.table import FIRST_ERROR, RULES, START
 from kubetrain_pipelines.diagnose.tracebacks import raised_in
+
+GRAM = 4
+TABLE_BITS = 20
+"""The table has a megabyte, which fits into a CPU's cache."""
+Numbers = np.ndarray[Any, Any]
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 16
@@ -36,6 +41,46 @@ ORDINARY_LINES = (
     b"node-1:71:71 [0] NCCL INFO Channel 00/0 : 0 -> 1 via P2P comm 0x55d0\n",
 )
 """Lines like those that logs repeat most."""
+
+
+class Prefilter:
+    def __init__(self, texts: Iterable[bytes], samples: Iterable[bytes]) -> None:
+        """
+        Args:
+            texts: Texts of at least four bytes.
+            samples: Lines of logs.
+        """
+        counts = Counter(gram for sample in samples for gram in _grams(sample))
+        rarest = {min(_grams(text), key=lambda gram: (counts[gram], _ordinary_bytes(gram))) for text in texts}
+        self._wanted = np.concatenate([_numbers(gram) for gram in rarest])
+        self._table = np.zeros(1 << TABLE_BITS, bool)
+        self._table[_hashes(self._wanted)] = True
+
+    def places(self, block: bytes) -> Numbers:
+        """Return at least one place in each text that the block contains, and few others."""
+        if len(block) < GRAM:
+            return np.empty(0, np.intp)
+        numbers = _numbers(block)
+        places = np.flatnonzero(self._table[_hashes(numbers)])
+        return places[np.isin(numbers[places], self._wanted)]
+
+
+def _grams(text: bytes) -> Sequence[bytes]:
+    return [text[start : start + GRAM] for start in range(len(text) - GRAM + 1)]
+
+
+def _ordinary_bytes(gram: bytes) -> int:
+    return sum(each in b" abcdefghijklmnopqrstuvwxyz" for each in gram)
+
+
+def _numbers(block: bytes) -> Numbers:
+    """Return the four bytes at each place as a number."""
+    return np.ndarray(len(block) - GRAM + 1, np.uint32, block, strides=(1,))
+
+
+def _hashes(numbers: Numbers) -> Numbers:
+    hashes: Numbers = numbers * np.uint32(2654435761) >> np.uint32(32 - TABLE_BITS)
+    return hashes
 
 
 @dataclass(frozen=True)
