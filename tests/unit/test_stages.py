@@ -3,7 +3,7 @@
 import pytest
 
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.kubeflow.workflow_nodes import node_names
 from support.kfp_runs import Step, workflow
 from support.kfp_server import recorded_run

@@ -16,7 +16,7 @@ from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDS_FIR
 from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_pipelines.status import follow
 from kubetrain_pipelines.status.follow import ResultUnknown

@@ -14,8 +14,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_state import RunState
-from kubetrain_pipelines.kubeflow.stage_state import StageState
+from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
 from kubetrain_pipelines.status.rows import MAX_PODS, WIDTH, rows_of, wrapped
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of
 

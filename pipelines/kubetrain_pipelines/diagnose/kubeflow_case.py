@@ -9,8 +9,8 @@ from kubetrain_pipelines.diagnose.cluster_case import ClusterReader
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
-from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.run_status import read_status
+from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import StepLogs
 
 OUTCOMES = {RunState.SUCCEEDED: Outcome.SUCCEEDED, RunState.FAILED: Outcome.FAILED}

@@ -7,7 +7,7 @@ from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
-from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.say import Say
 
 POLL_SECONDS = 0.5

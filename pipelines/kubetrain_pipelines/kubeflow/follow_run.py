@@ -9,9 +9,8 @@ from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, Unreachable
 from kubetrain_pipelines.kubeflow.run import Run, read_run
-from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.run_status import check_succeeded
-from kubetrain_pipelines.kubeflow.stage_state import StageState
+from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
 from kubetrain_pipelines.run_view import RunView, progress_view
 from kubetrain_pipelines.say import Say
 

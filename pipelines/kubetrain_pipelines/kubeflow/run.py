@@ -10,8 +10,7 @@ from typing import Any, Self
 from kubetrain_pipelines.kubeflow.compiled_file import stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, equals
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
-from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time, seconds_between
-from kubetrain_pipelines.kubeflow.stage_state import StageState, stages_of
+from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState, parse_time, seconds_between, stages_of
 
 RECENT_RUNS = 10
 LOOKED_THROUGH = 100

@@ -10,7 +10,7 @@ from kubetrain_components.run.metrics_artifact import numbers_in
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, RunStage
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLogs
 
 PUBLISHED = re.compile(r"^((?:already )?published as (.+/)(?:,.*)?)$", re.M)

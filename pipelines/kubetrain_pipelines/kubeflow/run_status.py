@@ -7,7 +7,7 @@ from typing import Any
 from kubetrain_pipelines.kubeflow.failure_causes import causes_of, were_canceled, workflows_of
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
-from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.run_failed import RunFailed
 
 

@@ -3,10 +3,10 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Self
 
-from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time, seconds_between
 from kubetrain_pipelines.kubeflow.workflow_nodes import (
     EXECUTOR,
     ITERATION,
@@ -15,6 +15,37 @@ from kubetrain_pipelines.kubeflow.workflow_nodes import (
     node_names,
     place_of,
 )
+
+
+class RunState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELING = "canceling"
+    CANCELED = "canceled"
+    SKIPPED = "skipped"
+    PAUSED = "paused"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELED, RunState.SKIPPED)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Self:
+        return cls.__members__.get(message.get("state", "PENDING"), cls.UNKNOWN)
+
+
+def parse_time(stamp: str) -> datetime | None:
+    """Return the time, or None if it is unknown, for which the API gives one in 1970 or before."""
+    time = datetime.fromisoformat(stamp) if stamp else None
+    return time if time and time.year > 1970 else None
+
+
+def seconds_between(started: datetime, ended: datetime | None) -> float:
+    """Return the seconds until the end, or until now."""
+    return ((ended or datetime.now(UTC)) - started).total_seconds()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.local.record import LocalRecord, ended
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_state import RunState
-from kubetrain_pipelines.kubeflow.stage_state import StageState
+from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
 from kubetrain_pipelines.local_jobs import RECORD, JobGone, jobs_in, jobs_of_run
 from kubetrain_pipelines.local_run.read_run import KILLED, UNKNOWN, read_run
 from kubetrain_pipelines.local_run.record import StageRecord
