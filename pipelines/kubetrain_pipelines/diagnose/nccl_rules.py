@@ -23,7 +23,7 @@ STRAGGLER = Rule(
         Sample("rank 3 has started 1580 collective operations, and rank 0 has started 1582", "computed from the logs"),
     ),
 )
-"""Found by comparing what all ranks report; see stragglers.py."""
+"""Found by comparing what all ranks report; see `stragglers`."""
 VERSIONS = (
     Rule(
         name="nccl-version",
@@ -50,7 +50,7 @@ MIXED_VERSIONS = Rule(
     after=("nccl-versions", "driver"),
     samples=(Sample("cudaDriverVersion 12020 in one log, cudaDriverVersion 12010 in w.log", "computed from the logs"),),
 )
-"""Found by comparing the logs; see mixed_versions.py."""
+"""Found by comparing the logs; see `mixed_versions`."""
 RULES = (
     Rule(
         name="nccl-versions",
