@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.pytorch_ddp.data import SyntheticImages
-from kubetrain_trainer.pytorch_ddp.task import Task, accuracy, cross_entropy
+from kubetrain_trainer.pytorch_ddp.task import SyntheticImages, Task, accuracy, cross_entropy
 
 HANGS_AT = 3
 CYCLES = 2 * 10**11

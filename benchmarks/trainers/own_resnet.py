@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.pytorch_ddp.data import SyntheticImages
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.task import SyntheticImages, Task
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:

@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kubetrain_pipelines.extras import missing_extra
-from kubetrain_pipelines.run_failed import RunFailed
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError, RunFailed
 
 if TYPE_CHECKING:
     from kubetrain.kubeflow_runs import Run, run, runs, submit

@@ -6,9 +6,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Self, Unpack
 
-from kubetrain.as_html import run_page, sentence
 from kubetrain.login import FilePath, Login, as_path, connect
-from kubetrain.status import Stage, Status
+from kubetrain.status import Stage, Status, run_page, sentence
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.follow_run import watch_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi

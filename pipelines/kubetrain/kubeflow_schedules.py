@@ -6,11 +6,7 @@ from kubetrain.login import FilePath, Login, as_path, connect
 from kubetrain_pipelines.kubeflow.find_schedules import is_enabled
 from kubetrain_pipelines.kubeflow.find_schedules import schedules as found_schedules
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
-from kubetrain_pipelines.kubeflow.schedule import (
-    Timing,
-    create_schedule,
-    delete_schedules,
-)
+from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule, delete_schedules
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
 from kubetrain_pipelines.parse_parameters import as_pairs

@@ -5,16 +5,15 @@ from typing import Any
 
 from rich.console import Console
 
-from kubetrain.as_html import embedded_page, run_page
 from kubetrain.login import FilePath, as_path
-from kubetrain.status import Stage, Status
+from kubetrain.status import Stage, Status, embedded_page, run_page
 from kubetrain_components import WORKSPACE
 from kubetrain_components.run.stages import EVALUATE
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_results
 from kubetrain_pipelines.parse_parameters import as_pairs
-from kubetrain_pipelines.run_failed import RunFailed
+from kubetrain_trainer.errors import RunFailed
 
 
 class LocalRun:

@@ -89,7 +89,7 @@ class ClusterJobs:
         self.gaps = before if found else self.gaps  # kinds that may not be read no longer matter
         return found
 
-    def _list_kind(self, kind: JobKind, selector: Mapping[str, str]) -> list[Manifest]:
+    def _list_kind(self, kind: JobKind, selector: Mapping[str, Any]) -> list[Manifest]:
         """
         Raises:
             Unreachable: if the API server does not answer, which it would not for the other kinds either.

@@ -3,17 +3,24 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.secret_values import has_secret, is_secret
 from kubetrain_pipelines.pipeline_parameters import Parameter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import Settings, as_text, coerced, parse_value
+
+NAMES_OF_SECRETS = {"s3_secret", "secret_env", "env_secrets", "image_pull_secrets"}
+REMARK = (
+    "{} looks like a secret, which whoever sees the run can read: let the program read a variable, which on a cluster "
+    "secret_env sets"
+)
 
 OBJECTS: dict[str, type[Settings]] = {kind.PARAMETER: kind for kind in (TrainConfig, Placement, Storage)}
 """The parameters that are JSON objects of settings."""
@@ -154,3 +161,19 @@ def _check_complete(known: Mapping[str, Parameter], values: Mapping[str, Any]) -
     for name, parameter in known.items():
         if parameter.is_required and name not in values:
             raise InvalidSetting(f"{name} is missing ({parameter.description.rstrip('.')}): set {name}=VALUE")
+
+
+def secret_remarks(parameters: Mapping[str, Any]) -> list[str]:
+    return [REMARK.format(name) for name in _secrets_in(parameters)]
+
+
+def _secrets_in(values: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if name in NAMES_OF_SECRETS:
+            continue
+        for each in [value] if isinstance(value, Mapping) else value if isinstance(value, list) else []:
+            if isinstance(each, Mapping):
+                yield from _secrets_in(each, f"{place}{name}.")
+        is_text = isinstance(value, str) and is_secret(name, value)
+        if is_text or (isinstance(value, list) and has_secret(each for each in value if isinstance(each, str))):
+            yield f"{place}{name}"

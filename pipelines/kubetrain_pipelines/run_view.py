@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from kubetrain_components.run.shown_number import number
+from kubetrain_components.shown_values import number
 from kubetrain_trainer.own_time import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import (
     MANIFEST,
     describe_files,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import variables
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import variables
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import own_etcd_manifest
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_checkpoints, write_manifest
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics

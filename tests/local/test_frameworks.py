@@ -97,8 +97,8 @@ class TestPyTorch:
         import torch
         from PIL import Image
 
-        from kubetrain_trainer.pytorch_ddp.data import image_data
         from kubetrain_trainer.pytorch_ddp.loading import Loader
+        from kubetrain_trainer.pytorch_ddp.task import image_data
 
         for split in ("train", "val"):
             path = tmp_path / split / "red" / "1.png"
@@ -125,8 +125,8 @@ class TestPyTorch:
     def test_shards_have_the_images_of_the_folder_and_a_damaged_one_is_named(self, tmp_path: Path) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp.data import image_data
         from kubetrain_trainer.pytorch_ddp.loading import Loader
+        from kubetrain_trainer.pytorch_ddp.task import image_data
 
         write_folder_and_shards(tmp_path)
         role, device = ProcessRole(), torch.device("cpu")
@@ -507,7 +507,7 @@ from kubetrain_trainer.model_names import KERAS
 from kubetrain_trainer.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
 from kubetrain_trainer.shard_groups import CachedShards
 from kubetrain_trainer.tar_shards import list_images
-from kubetrain_trainer.tensorflow_multiworker.data import image_data
+from kubetrain_trainer.tensorflow_multiworker.task import image_data
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages, as_bytes
 from kubetrain_trainer.sample_order import keys_of
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
@@ -686,7 +686,7 @@ def test_tensorflows_parts(tmp_path: Path) -> None:
 
 
 def assert_pytorch_sees_these_pixels(data_dir: Path, pixels: Path) -> None:
-    from kubetrain_trainer.pytorch_ddp.data import image_data
+    from kubetrain_trainer.pytorch_ddp.task import image_data
 
     images = image_data(TrainConfig(), data_dir).split("train")
     with np.load(pixels) as arrays:

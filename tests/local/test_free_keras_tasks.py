@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput

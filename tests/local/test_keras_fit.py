@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from support.process_groups import start, tf_config
 
 SCRIPT = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE

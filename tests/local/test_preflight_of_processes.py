@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import Group

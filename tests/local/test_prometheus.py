@@ -12,7 +12,7 @@ import psutil
 import pytest
 import yaml
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
 from support.cli import KUBETRAIN, interrupt, processes_of
 from support.prometheus import alert_rules, dashboard_queries, one_training, prometheus, rule_groups, wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from support.cli import SOON_SECONDS, interrupt, processes_of, read_until, start
 from support.outside import sample, scrape
 

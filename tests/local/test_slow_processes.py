@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE, WINDOW_SECONDS, WINDOWS
 from support.cli import interrupt, read_until, start

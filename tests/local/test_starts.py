@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from support.faulty_tasks import FAULTY_TASKS

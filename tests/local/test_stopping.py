@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics

@@ -145,11 +145,13 @@ def test_a_full_disk_is_reported_in_one_sentence(tmp_path: Path) -> None:
 def test_a_sync_that_waits_for_another_says_so(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a").write_bytes(b"1")
-    (tmp_path / "staging").mkdir()
-    with (tmp_path / "staging" / ".lock").open("w") as lock:
+    kubetrain("sync", tmp_path / "source", tmp_path / "staging")
+    (lock_path,) = (tmp_path / "staging" / ".locks").iterdir()
+    with lock_path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = start("sync", tmp_path / "source", tmp_path / "staging")
-        assert read_until(second, "waiting") == f"waiting for another sync of {tmp_path / 'staging'}\n"
+        version = tmp_path / "staging" / "versions" / lock_path.name
+        assert read_until(second, "waiting") == f"waiting for another sync of {version}\n"
     second.communicate()
     assert second.returncode == 0
 

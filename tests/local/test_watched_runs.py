@@ -21,8 +21,7 @@ import pytest
 from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.run.events import EventLog
-from kubetrain_pipelines.local_run.read_run import KILLED
-from kubetrain_pipelines.local_run.record import RunRecord, write_start
+from kubetrain_pipelines.local_run.record import KILLED, RunRecord, write_start
 from support.cli import KUBETRAIN, interrupt, kubetrain, read_until, start
 from support.jobs import job, script
 

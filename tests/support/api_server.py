@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 
 PODS = "/api/v1/namespaces/tests/pods"
 JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")

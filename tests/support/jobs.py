@@ -15,8 +15,7 @@ from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
-from kubetrain_components.jobs.job_times import JobTimes
+from kubetrain_components.jobs.job_state import JobHandle, JobState, JobTimes, LogLine, Phase
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import without_empty
 

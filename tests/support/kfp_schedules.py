@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kubetrain_pipelines.cli.schedules import ScheduleOptions, schedule_and_show
+from kubetrain_pipelines.cli.runs import ScheduleOptions, schedule_and_show
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from support.kfp_server import KfpServer

@@ -6,8 +6,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.data import image_data
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer.tensorflow_multiworker.task import Task, image_data
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:

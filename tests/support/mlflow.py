@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 
 PYTHON = Path(__file__).parents[2] / ".venv-mlflow" / "bin" / "python"
 START_SECONDS = 120

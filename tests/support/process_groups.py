@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig

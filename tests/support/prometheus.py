@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 import yaml
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.manifest import Manifest
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"

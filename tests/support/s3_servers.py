@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS
 from support.go_programs import go_program
 

@@ -1,5 +1,5 @@
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.kubernetes.alarms import COUNT_SECONDS, MAX_SAME, Alarms
+from kubetrain_components.jobs.kubernetes.pod_logs import COUNT_SECONDS, MAX_SAME, Alarms
 
 
 def alarm(number: int) -> LogLine:

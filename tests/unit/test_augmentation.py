@@ -7,18 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.augmentation import (
-    MOVES,
-    NOTHING,
-    UNCHANGED,
-    WHOLE,
-    Box,
-    Color,
-    Drawn,
-    Recipe,
-    combined,
-    draw,
-)
+from kubetrain_trainer.augmentation import MOVES, NOTHING, UNCHANGED, WHOLE, Box, Color, Drawn, Recipe, combined, draw
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.sampling import plan_samples

@@ -9,8 +9,12 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.launch_training.task_config import placement_settings, without_mlflow
-from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
+from kubetrain_components.run.combined_settings import (
+    combine_settings,
+    placement_settings,
+    settings_of_form,
+    without_mlflow,
+)
 from kubetrain_trainer.errors import InvalidSetting
 
 

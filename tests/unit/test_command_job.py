@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.command_environment import command_environment
 from kubetrain_components.jobs.job import ClaimMount, Job
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_manifest, job_manifest
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
-from kubetrain_components.jobs.operator_environment import operator_environment
+from kubetrain_components.jobs.operator_environment import command_environment, operator_environment
 from kubetrain_components.jobs.restarts import RestartCounter
 from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, has_lead_success, is_proven, judge
 from kubetrain_trainer.errors import InvalidSetting

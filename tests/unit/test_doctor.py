@@ -27,17 +27,7 @@ from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
-from kubetrain_pipelines.doctor import (
-    admission,
-    capacity,
-    data,
-    installed,
-    launch_step,
-    permissions,
-    pod_program,
-    probes,
-    queues,
-)
+from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, pod_program, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
@@ -808,16 +798,16 @@ def test_the_launch_steps_own_pod() -> None:
         return {"spec": {"containers": [{"name": "main", "resources": resources}]}}
 
     requested = created(requests={"memory": "512Mi"})
-    check(launch_step.judge_launch_step(requested, "team"), OK, "memory request of 512Mi")
-    check(launch_step.judge_launch_step(created(), "team"), WARNING, "has no memory request", "kind: LimitRange")
+    check(admission.judge_launch_step(requested, "team"), OK, "memory request of 512Mi")
+    check(admission.judge_launch_step(created(), "team"), WARNING, "has no memory request", "kind: LimitRange")
     for specified, defaults in (("requests.memory", {"defaultRequest"}), ("limits.cpu", {"defaultRequest", "default"})):
         refusal = missing(f"failed quota: q: must specify {specified} for: main", "--set something of training pods")
-        finding = launch_step.judge_refused_launch_step(refusal, "team")
+        finding = admission.judge_refused_launch_step(refusal, "team")
         check(finding, MISSING, "must specify", "kubectl -n team apply")
         manifest = yaml.safe_load(finding.remedy.split("<<'EOF'\n")[1].removesuffix("EOF"))
         assert set(manifest["spec"]["limits"][0]) == {"type", *defaults}
     other = missing("violates PodSecurity", "another remedy")
-    assert launch_step.judge_refused_launch_step(other, "team") == other
+    assert admission.judge_refused_launch_step(other, "team") == other
 
 
 def planned() -> probes.Probes:

@@ -26,7 +26,7 @@ from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
 )
 from kubetrain_components.jobs.kubernetes.reaper import main as reap
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.sites.plan import planned_manifests

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.expose_dataset.claim_reuse import ClaimAction, decide_reuse, last_used_annotation
-from kubetrain_components.expose_dataset.expose import (
-    Exposure,
-    ExposureRequest,
-    claim_name,
-    plan_exposure,
-)
+from kubetrain_components.expose_dataset.expose import Exposure, ExposureRequest, claim_name, plan_exposure
 from kubetrain_components.expose_dataset.prune import exposed_claims, plan_pruning, staged_versions, uses_of
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.quantity import whole_amount

@@ -18,13 +18,13 @@ from kubetrain_components.jobs.annotations import (
 )
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
+from kubetrain_components.jobs.following import together
 from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import JobLogs
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.jobs.same_lines import together
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed, culprit_of, describe, has_lost_proof, lead_result
 from support.jobs import MemoryBackend, job, script

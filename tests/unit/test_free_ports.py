@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import NOT_FOR_CLIENTS, free_ports
+from kubetrain_components.jobs.local.loopback import NOT_FOR_CLIENTS, free_ports
 
 
 def test_the_ports_are_different_and_no_client_gets_them() -> None:

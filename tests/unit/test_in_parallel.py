@@ -7,9 +7,8 @@ import time
 import pytest
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
-from kubetrain_components.jobs.kubernetes.background import pause
+from kubetrain_components.jobs.kubernetes.background import THREADS, for_each, pause
 from kubetrain_components.jobs.kubernetes.errors import StreamCut
-from kubetrain_components.jobs.kubernetes.in_parallel import THREADS, for_each
 
 
 @pytest.mark.parametrize("count", [0, 1, THREADS, 3 * THREADS + 1])

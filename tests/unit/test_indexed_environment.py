@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import indexed_environment
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import indexed_environment
 from support.manifests import PLAIN, indexed, indexed_elastic
 
 

@@ -16,8 +16,7 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run import read_run
 from kubetrain_pipelines.kubeflow.run_logs import OwnOutput
 from kubetrain_pipelines.kubeflow.submit import RunOptions
-from kubetrain_pipelines.run_failed import RunFailed
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, RunFailed
 from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, stamp
 from support.kfp_runs import Step, kfp_without_cluster, show_status, workflow, write_pipeline
 from support.kfp_server import RECORDED, KfpServer, recorded_answer, recorded_run

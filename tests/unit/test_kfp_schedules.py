@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cli.schedules import ScheduleOptions, schedule_and_show
+from kubetrain_pipelines.cli.runs import ScheduleOptions, schedule_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound

@@ -23,8 +23,7 @@ from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes.access import connection as connections
 from kubetrain_components.jobs.kubernetes.access import credentials, exec_plugin
 from kubetrain_components.jobs.kubernetes.access.kubeconfig import find_connection
-from kubetrain_components.jobs.kubernetes.access.proxies import proxy_for
-from kubetrain_components.jobs.kubernetes.access.transport import raise_descriptor_limit
+from kubetrain_components.jobs.kubernetes.access.transport import proxy_for, raise_descriptor_limit
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError, Unauthorized
 from support.api_server import PODS, ApiServer, Handler, answer

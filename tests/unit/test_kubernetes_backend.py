@@ -15,7 +15,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, Phase
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
-from kubetrain_components.jobs.kubernetes import in_parallel, watched
+from kubetrain_components.jobs.kubernetes import background, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
@@ -195,15 +195,15 @@ def test_pods_are_cleaned_by_a_launcher_that_has_not_seen_them_yet(
 
 def test_the_pods_of_a_large_job_are_deleted_several_at_a_time(server: ApiServer, backend: KubernetesBackend) -> None:
     handle = backend.create(batch())
-    for number in range(2 * in_parallel.THREADS):
+    for number in range(2 * background.THREADS):
         put_pod(server, handle, "Running", f"pod-{number}")
-    together = threading.Barrier(in_parallel.THREADS)
+    together = threading.Barrier(background.THREADS)
 
     def await_others(handler: Handler) -> bool:
         together.wait(60)
         return False
 
-    server.fail("DELETE", await_others, times=2 * in_parallel.THREADS)
+    server.fail("DELETE", await_others, times=2 * background.THREADS)
     backend.clean(handle, "Running")
     assert not any(path.startswith(PODS) for path in server.objects)
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims, evidence_of_use
 from kubetrain_components.expose_dataset.prune import uses_of
-from kubetrain_components.expose_dataset.users import evidence_of_use
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
@@ -74,20 +73,6 @@ def test_a_cluster_without_trainer_may_refuse_to_list_its_jobs(tmp_path: Path, m
         server.put(trainer, resources=[{"name": "trainjobs"}])
         with pytest.raises(Forbidden, match="me may not list trainjobs"):
             KubernetesClaims.connect().users()
-
-
-def test_a_role_of_an_earlier_release_may_not_list_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = "/apis/kubeflow.org/v1"
-    with ApiServer() as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-        server.put(f"{PODS}/whole", **USERS[0])
-        server.put(operator, resources=[{"name": "mpijobs"}, {"name": "pytorchjobs"}])
-        for plural in ("mpijobs", "pytorchjobs"):
-            refusal = answer(403, f'User "me" cannot list resource "{plural}" in API group "kubeflow.org"')
-            server.fail(f"{operator}/namespaces/tests/{plural}", refusal, times=1)
-        with pytest.raises(Forbidden, match="me may not list pytorchjobs"):
-            KubernetesClaims.connect().users()
-        assert [each["metadata"]["name"] for each in KubernetesClaims.connect().users()] == ["whole"]
 
 
 def test_all_users_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.last_lines import read_last_lines
+from kubetrain_components.jobs.kubernetes.container_log import read_last_lines
 from support.api_server import PODS, ApiServer, stamp
 
 HANDLE = JobHandle(kind=JobKind.BATCH_JOB, name="job", uid="1")

@@ -8,7 +8,7 @@ import pytest
 from kubetrain_components.jobs.job import Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
+from kubetrain_components.jobs.local.backend import pod_shares, visible_gpus
 
 ONE_EACH = Job(
     identity=JobIdentity(pipeline="p", stage="s", run_id="r"),

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.local.pod import inherited_environment
 from kubetrain_trainer import metrics_page
 from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics

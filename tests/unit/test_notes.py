@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes import notes as job_notes
-from kubetrain_components.jobs.kubernetes.notes import Notes
+from kubetrain_components.jobs.kubernetes import followed
+from kubetrain_components.jobs.kubernetes.followed import Notes
 
 
 class Job:
@@ -56,7 +56,7 @@ def test_values_that_come_while_others_are_written_are_written_together_and_only
 def test_what_could_not_be_written_is_tried_again_without_what_was_replaced(
     job: Job, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_notes, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(followed, "AGAIN_SECONDS", 0.01)
     job.accepts = False
     notes.put({"progress": "1", "seconds": "10"})
     assert job.began.acquire(timeout=60)

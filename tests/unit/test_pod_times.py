@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.job_times import JobTimes, PodTimes
+from kubetrain_components.jobs.job_state import JobTimes, PodTimes
 from kubetrain_components.jobs.kubernetes.pod_end import seconds
 from kubetrain_components.jobs.kubernetes.pod_times import job_times, pod_times
 

@@ -58,7 +58,8 @@ def test_other_processes_and_other_trainings_record_nothing(tmp_path: Path) -> N
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_the_trace_of_a_training_that_fails_is_written(framework: str, tmp_path: Path) -> None:
     pytest.importorskip({"pytorch": "torch", "tensorflow": "tensorflow"}[framework])
-    recording = import_module(f"{package_of(framework)}.recording").recording
+    module = {"pytorch": "timing", "tensorflow": "training"}[framework]
+    recording = import_module(f"{package_of(framework)}.{module}").recording
     with (
         pytest.raises(KeyError),
         Profile(TrainConfig(profile_steps="3:5"), TrainingOutput(tmp_path), ProcessRole(), recording) as profile,

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.job_state import JobState
-from kubetrain_components.jobs.job_times import JobTimes
-from kubetrain_components.jobs.kubernetes import read_times, watched
+from kubetrain_components.jobs.job_state import JobState, JobTimes
+from kubetrain_components.jobs.kubernetes import pod_times, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.pod_end import seconds
@@ -23,7 +22,7 @@ TEN, ELEVEN = "2026-11-22T10:00:00Z", "2026-11-22T11:00:00Z"
 def backend(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesBackend]:
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.1)
-    monkeypatch.setattr(read_times, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(pod_times, "READ_SECONDS", 0.1)
     with KubernetesBackend(KubernetesApi.connect(retry_seconds=60)) as backend:
         yield backend
 

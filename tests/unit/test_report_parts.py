@@ -5,11 +5,15 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from kubetrain_components.evaluate_model.comparison import latest_metrics
-from kubetrain_components.evaluate_model.confusion import MAX_CLASSES, most_confused, roc_columns, worst_confusions
+from kubetrain_components.evaluate_model.findings import (
+    MAX_CLASSES,
+    latest_metrics,
+    most_confused,
+    roc_columns,
+    worst_confusions,
+)
 from kubetrain_components.evaluate_model.plots import curves
-from kubetrain_components.evaluate_model.report import training_report
-from kubetrain_components.evaluate_model.slow_processes import slow_processes
+from kubetrain_components.evaluate_model.report import slow_processes, training_report
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.evaluation_record import ClassPredictions
 from kubetrain_trainer.time_spent import TimeSpent

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.s3.listing import list_objects
 from kubetrain_components.object_store.s3.listing_page import rows_of
-from kubetrain_components.object_store.s3.requests import S3Requests
-from kubetrain_components.object_store.s3.signature import Signer
+from kubetrain_components.object_store.s3.requests import S3Requests, Signer
 from kubetrain_components.object_store.store import Access, StoreError
 from support.faulty_s3 import FaultyS3
 

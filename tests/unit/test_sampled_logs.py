@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.kubernetes import alarms, pod_logs, sampled_logs, watched
+from kubetrain_components.jobs.kubernetes import pod_logs, sampled_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
@@ -126,7 +126,7 @@ def test_only_so_many_alarming_pods_are_followed_but_all_are_shown(
 def test_an_alarming_line_of_all_pods_is_shown_a_few_times_and_counted(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarms, "COUNT_SECONDS", NEVER)
+    monkeypatch.setattr(pod_logs, "COUNT_SECONDS", NEVER)
     names = run_pods(server, 40)
     for index, name in enumerate(names[1:]):
         server.write(server.runs[name][-1], f"{stamp(1)} error: lost rank {index}\n".encode())
@@ -136,7 +136,7 @@ def test_an_alarming_line_of_all_pods_is_shown_a_few_times_and_counted(
     wait_until(lambda: [pod.manifest["status"]["phase"] for pod in pods.objects()] == ["Succeeded"] * len(names))
     reader.finish()
     *shown, counted = [line.text for line in reader.shown if line.pod != LEAD]
-    assert len(shown) == alarms.MAX_SAME
+    assert len(shown) == pod_logs.MAX_SAME
     assert "and 35 more such lines" in counted
 
 

@@ -21,8 +21,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.serve_shards import serve
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
-from kubetrain_components.serve_shards.own_folder import own_folder
-from kubetrain_components.serve_shards.serve import serving
+from kubetrain_components.serve_shards.serve import own_folder, serving
 from kubetrain_components.sites.local import LocalSite
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_cache import EVALUATION, PARTS, SOCKET, TRAINING, ShardCache, ShardUnavailable, StoredShard
@@ -334,7 +333,7 @@ def test_each_local_run_has_its_own_cache(s3: FaultyS3, url: str, tmp_path: Path
 def test_the_cache_of_a_killed_run_is_removed(tmp_path: Path) -> None:
     program = (
         "import sys, os, signal; from pathlib import Path\n"
-        "from kubetrain_components.serve_shards.own_folder import own_folder\n"
+        "from kubetrain_components.serve_shards.serve import own_folder\n"
         "with own_folder(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)

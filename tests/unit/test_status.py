@@ -17,11 +17,10 @@ from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.stage_state import RunState
-from kubetrain_pipelines.run_failed import RunFailed
-from kubetrain_pipelines.status import follow
-from kubetrain_pipelines.status.follow import ResultUnknown
+from kubetrain_pipelines.status import screen
+from kubetrain_pipelines.status.screen import ResultUnknown
 from kubetrain_pipelines.status.snapshot import Snapshot
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError, RunFailed
 from support.api_server import PODS, ApiServer, answer, hang, stamp
 from support.kfp_runs import Step, workflow
 from support.kfp_server import KfpServer
@@ -44,7 +43,7 @@ DENIED = 'pods "train-0" is forbidden: User "me" cannot get resource "pods/log" 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """A cluster with a training of one pod, for which no node has a CPU."""
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(screen, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
     with ApiServer() as server:
@@ -234,14 +233,14 @@ def test_an_outage_lasts_from_the_last_answer(monkeypatch: pytest.MonkeyPatch) -
 
     def read_much_later() -> Snapshot:
         nonlocal now
-        now += follow.OUTAGE_TIMEOUT_SECONDS - 1
+        now += screen.OUTAGE_TIMEOUT_SECONDS - 1
         if isinstance(answer := answers.pop(0), Unreachable):
             raise answer
         return answer
 
-    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None))
+    monkeypatch.setattr(screen, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None))
     said: list[str] = []
-    assert [*follow.follow(read_much_later, said.append)] == [going, going, going, over]
+    assert [*screen.follow(read_much_later, said.append)] == [going, going, going, over]
     assert said == ["no route; retrying"]
 
 

@@ -18,8 +18,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.submit import RunOptions, ensure_version, submit_run
-from kubetrain_pipelines.run_failed import RunFailed
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, RunFailed
 from support.api_server import answer, cut, interrupt
 from support.kfp_runs import Step, kfp_without_cluster, play, workflow, write_pipeline
 from support.kfp_server import KfpServer, recorded_run

@@ -31,12 +31,7 @@ from kubetrain_components.sync_dataset import plan, sorted_records
 from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
-from kubetrain_components.sync_dataset.plan import (
-    _are_plain,
-    _problem_of,
-    listing_sha256,
-    plan_sync,
-)
+from kubetrain_components.sync_dataset.plan import _are_plain, _problem_of, listing_sha256, plan_sync
 from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_components.sync_dataset.publish import published_versions, read_version
 from kubetrain_components.sync_dataset.transfer import transfer_dataset

@@ -20,7 +20,7 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectContent, ObjectStore, StoredObject
-from kubetrain_components.sync_dataset import fetch, locks, resume, space
+from kubetrain_components.sync_dataset import fetch, leftovers, locks, resume
 from kubetrain_components.sync_dataset.large_object import LargeObject
 from kubetrain_components.sync_dataset.locks import delete_lock, version_locked
 from kubetrain_components.sync_dataset.manifest import Entry
@@ -104,7 +104,7 @@ class TestCopies:
         source = make_source(tmp_path / "source", files=9)
         sync(source, staging)
         (source / "source-0").write_bytes(b"changed")
-        monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 10_000))  # type: ignore[attr-defined]
+        monkeypatch.setattr(leftovers.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 10_000))  # type: ignore[attr-defined]
         with pytest.raises(KubetrainError, match="10,000 bytes free, but the download needs 21,007"):
             sync(source, staging)
 
@@ -118,7 +118,7 @@ class TestCopies:
         interrupt(source, staging, "source-9")
         (partial,) = staging.glob("versions/.*.partial")
         (partial / "data" / "source-0").unlink()
-        monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 5000))  # type: ignore[attr-defined]
+        monkeypatch.setattr(leftovers.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 5000))  # type: ignore[attr-defined]
         assert sync(source, staging).copied == 1
 
 
@@ -264,7 +264,7 @@ class TestInterruptedSyncs:
         def disk_usage(_: Path) -> Any:
             return shutil._ntuple_diskusage(0, 0, 0 if partial.exists() else 12_000)  # type: ignore[attr-defined]
 
-        monkeypatch.setattr(space.shutil, "disk_usage", disk_usage)
+        monkeypatch.setattr(leftovers.shutil, "disk_usage", disk_usage)
         assert sync(small, staging).downloaded == 4
         assert not partial.exists()
 
@@ -274,7 +274,7 @@ class TestInterruptedSyncs:
         big, small = make_source(tmp_path / "big"), make_source(tmp_path / "small")
         interrupt(big, staging, "big-3")
         (partial,) = map(PartialVersion, staging.glob("versions/.*.partial"))
-        monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 0))  # type: ignore[attr-defined]
+        monkeypatch.setattr(leftovers.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 0))  # type: ignore[attr-defined]
         with version_locked(staging, partial.digest), pytest.raises(KubetrainError, match="has 0 bytes free"):
             sync(small, staging)
         assert sorted(path.name for path in partial.data.iterdir()) == ["big-0", "big-1", "big-2"]
@@ -339,7 +339,7 @@ class TestLargeObjects:
             transfer_dataset(store, staging, concurrency=1)
         store.is_cut, there = False, len(starts)
         free = (8 - there + 1) << 20
-        monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, free))  # type: ignore[attr-defined]
+        monkeypatch.setattr(leftovers.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, free))  # type: ignore[attr-defined]
         seen: list[SyncProgress] = []
         transfer_dataset(store, staging, on_progress=seen.append)
         assert there == 5

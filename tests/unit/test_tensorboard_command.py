@@ -10,7 +10,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 import yaml
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.event_file import EventFile
 from support.cli import SOON_SECONDS, interrupt, kubetrain, start
 from support.kfp_runs import kfp_without_cluster

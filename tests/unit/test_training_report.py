@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer import time_spent, training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig

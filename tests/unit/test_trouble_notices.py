@@ -1,9 +1,9 @@
 """What a job waits for is one line of the log, no matter how many pods wait for it."""
 
+from kubetrain_components.jobs.following import REPEAT_SECONDS, TroubleNotices
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import important_lines
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
-from kubetrain_components.jobs.trouble_notices import REPEAT_SECONDS, TroubleNotices
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 
 WAITING = JobState(handle=JobHandle(kind=JobKind.PYTORCH_JOB, name="j", uid="1"), phase=Phase.PENDING)

@@ -25,6 +25,10 @@ class InvalidSetting(KubetrainError, ValueError):
     """An invalid setting, found before any side effect. A command exits with code 2."""
 
 
+class RunFailed(KubetrainError):
+    """The run ended without success. The message has the cause, if it is known."""
+
+
 class Stopped(Exception):
     """The training was asked to stop and saved a checkpoint. The process exits as if killed by SIGTERM."""
 
@@ -42,3 +46,8 @@ def did_you_mean(name: str, valid: Iterable[str], examples: Sequence[str] = ()) 
     if len(valid) <= MAX_LISTED:
         return f"valid names: {', '.join(valid)}"
     return f"its names are such as {', '.join(examples)}" if examples else "no valid name is like it"
+
+
+def check_one_of(allowed: Iterable[str], name: str, value: str) -> None:
+    if value not in (values := list(allowed)):
+        raise InvalidSetting(f"{name} is '{value}': use one of {', '.join(values)}")

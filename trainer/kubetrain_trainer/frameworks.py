@@ -2,10 +2,7 @@
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
-PACKAGES = {
-    "pytorch": "kubetrain_trainer.pytorch_ddp",
-    "tensorflow": "kubetrain_trainer.tensorflow_multiworker",
-}
+PACKAGES = {"pytorch": "kubetrain_trainer.pytorch_ddp", "tensorflow": "kubetrain_trainer.tensorflow_multiworker"}
 
 
 def package_of(framework: str) -> str:

@@ -12,12 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kubetrain_trainer.checkpoint_layout import (
-    Checkpoint,
-    TrainingProgress,
-    open_checkpoint,
-    remove_partial,
-)
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
@@ -196,10 +191,7 @@ def is_validation_due(config: TrainConfig, progress: TrainingProgress, validated
 
 
 def _validated(
-    training: AnyTraining,
-    validate: Callable[[int], Metrics | None],
-    progress: TrainingProgress,
-    report: TrainingReport,
+    training: AnyTraining, validate: Callable[[int], Metrics | None], progress: TrainingProgress, report: TrainingReport
 ) -> Metrics:
     metrics = validate(progress.step)
     if metrics is None:

@@ -94,10 +94,7 @@ class LoadedModel(ABC):
 
 
 def load_model_folder(
-    path: str | PathLike[str],
-    *,
-    code: str | PathLike[str] | None = None,
-    data_dir: str | PathLike[str] | None = None,
+    path: str | PathLike[str], *, code: str | PathLike[str] | None = None, data_dir: str | PathLike[str] | None = None
 ) -> LoadedModel:
     """Load a version of a model, or the latest one in a folder of models.
 

@@ -39,15 +39,14 @@ def evaluate_model(
     from dataclasses import replace
     from pathlib import Path
 
-    from kubetrain_components.evaluate_model.comparison import latest_metrics
-    from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
+    from kubetrain_components.evaluate_model.findings import latest_metrics, most_confused, roc_columns
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers, show_numbers
-    from kubetrain_components.run.place_latest import place_latest
     from kubetrain_components.run.site import this_site
+    from kubetrain_components.run.transfer_container import place_latest
 
     if reused:
         print(f"{reused['uri']} was already evaluated by run {reused['run_id']}")

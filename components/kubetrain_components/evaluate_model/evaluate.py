@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.evaluate_model.comparison import describe_comparison
-from kubetrain_components.evaluate_model.confusion import describe_unanswered
+from kubetrain_components.evaluate_model.findings import describe_comparison, describe_unanswered
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica

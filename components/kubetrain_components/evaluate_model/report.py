@@ -1,6 +1,6 @@
 """Render a run as one self-contained HTML page: outcome, curves, confusion matrix, errors, timeline, configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from kubetrain_components.evaluate_model.comparison import describe_comparison
-from kubetrain_components.evaluate_model.confusion import describe_unanswered, most_confused, worst_confusions
-from kubetrain_components.evaluate_model.slow_processes import slow_processes
+from kubetrain_components.evaluate_model.findings import (
+    describe_comparison,
+    describe_unanswered,
+    most_confused,
+    worst_confusions,
+)
 from kubetrain_components.run.describe_time import describe_cost, time_rows
-from kubetrain_components.run.shown_number import number
 from kubetrain_components.run.training_time import TrainingTime, reported_time
+from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.metrics_log import read_metrics
@@ -173,3 +176,16 @@ def _shaded(row: Sequence[int], samples: int) -> list[tuple[int, int]]:
 
 def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def slow_processes(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield a fact for each process, node and part that was slow: the largest delay, and the first and last step."""
+    found: dict[tuple[int, str, str], list[tuple[float, int]]] = {}
+    for row in rows:
+        for each in row.get("stragglers", ()):
+            key = each["rank"], each["node"], each["part"]
+            found.setdefault(key, []).append((each["delay_share"], row["step"]))
+    for (rank, node, part), delays in found.items():
+        largest, (_, first), (_, last) = max(delays)[0], delays[0], delays[-1]
+        where = f"rank {rank} on node {node}, steps {first:,} to {last:,}"
+        yield "Slow process", f"{where}: the others waited up to {largest:.0%} of a step for its {part}"

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kubetrain_components.expose_dataset.claims import CLAIM, Claims
+from kubetrain_components.expose_dataset.claims import CLAIM, Claims, Say, Waiting
 from kubetrain_components.expose_dataset.storage_facts import volume_problem
-from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_components.jobs.annotations import MANAGED_BY
 from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.quantity import whole_amount

@@ -12,7 +12,7 @@ from kubetrain_components.expose_dataset.claim_reuse import (
     decide_reuse,
     last_used_annotation,
 )
-from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims, Say, Waiting
 from kubetrain_components.expose_dataset.expose import (
     Exposure,
     ExposureMode,
@@ -21,7 +21,6 @@ from kubetrain_components.expose_dataset.expose import (
     plan_exposure,
 )
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
-from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 

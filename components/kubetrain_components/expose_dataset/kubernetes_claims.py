@@ -1,23 +1,22 @@
 """PVCs and snapshots on a Kubernetes cluster: the adapter of the port in claims.py."""
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
-from kubetrain_components.expose_dataset.users import evidence_of_use
-from kubetrain_components.jobs.job_kinds import COMMAND_KINDS, JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden, UnknownKind
+from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden
+from kubetrain_components.jobs.kubernetes.served import Resource, is_served, list_if_served
 from kubetrain_components.manifest import Manifest
 
-SNAPSHOTS = "snapshot.storage.k8s.io/v1"
+METADATA = ("name", "labels")
+STATUS = ("phase", "conditions")
+
 RESOURCES = {
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
-    "VolumeSnapshot": (SNAPSHOTS, "volumesnapshots"),
+    "VolumeSnapshot": ("snapshot.storage.k8s.io/v1", "volumesnapshots"),
 }
-USERS = {
-    "Pod": ("v1", "pods"),
-    **{kind.value: kind.traits.resource for kind in JobKind},
-}
+USERS = {"Pod": ("v1", "pods"), **{kind.value: kind.traits.resource for kind in JobKind}}
 
 
 class KubernetesClaims:
@@ -33,7 +32,7 @@ class KubernetesClaims:
         return {**found, "kind": kind} if found else None
 
     def all(self, kind: str) -> list[Manifest]:
-        return self._list(kind, *RESOURCES[kind])
+        return self._list(kind, RESOURCES[kind], keep=dict)
 
     def create(self, manifest: Manifest) -> bool:
         try:
@@ -62,7 +61,7 @@ class KubernetesClaims:
             return None
 
     def has_snapshots(self) -> bool:
-        return self._is_known(SNAPSHOTS)
+        return is_served(self._api, RESOURCES["VolumeSnapshot"])
 
     def warnings(self, name: str) -> list[str]:
         selector = f"type=Warning,involvedObject.kind=PersistentVolumeClaim,involvedObject.name={name}"
@@ -74,28 +73,35 @@ class KubernetesClaims:
         return [event.get("message", "") for event in events]
 
     def users(self) -> list[Manifest]:
-        return [each for kind, resource in USERS.items() for each in self._list(kind, *resource, keep=evidence_of_use)]
+        return [each for kind, resource in USERS.items() for each in self._list(kind, resource, keep=evidence_of_use)]
 
-    def _list(
-        self, kind: str, group_version: str, plural: str, keep: Callable[[Manifest], Manifest] = dict
-    ) -> list[Manifest]:
-        try:
-            found = self._api.list_all(self._api.path(group_version, plural), keep)
-        except UnknownKind:
-            return []
-        except Forbidden:  # also the answer for kinds that the cluster does not have
-            # A role of an earlier release does not grant to list all kinds; their pods are listed in any case.
-            if self._is_known(group_version) and kind not in COMMAND_KINDS:
-                raise
-            return []
-        # List items do not carry their kind.
-        return [{**each, "kind": kind} for each in (found or {}).get("items") or []]
-
-    def _is_known(self, group_version: str) -> bool:
-        try:
-            return self._api.get(f"/{'api' if group_version == 'v1' else 'apis'}/{group_version}") is not None
-        except UnknownKind:
-            return False
+    def _list(self, kind: str, resource: Resource, keep: Callable[[Manifest], Manifest]) -> list[Manifest]:
+        """Return the objects with their kind, which items of a list do not carry."""
+        return [{**each, "kind": kind} for each in list_if_served(self._api, resource, keep)]
 
     def _path(self, kind: str, name: str = "") -> str:
         return self._api.path(*RESOURCES[kind], name)
+
+
+def evidence_of_use(each: Manifest) -> Manifest:
+    """Return what decides about the uses of PVCs by a pod or a job of any kind, about 1 % of the object."""
+    metadata, status = each["metadata"], each.get("status") or {}
+    return {
+        "metadata": {name: metadata[name] for name in METADATA if name in metadata},
+        "spec": _mounts(each.get("spec") or {}) or {},
+        "status": {name: status[name] for name in STATUS if name in status},
+    }
+
+
+def _mounts(node: Any) -> Any:
+    """Return only the volumes and mounts of a tree, at their places; None if it has none."""
+    if isinstance(node, list):
+        return [kept for each in node if (kept := _mounts(each))] or None
+    if not isinstance(node, dict):
+        return None
+    found = {name: _mounts(part) for name, part in node.items() if name not in ("volumes", "volumeMounts")}
+    found["volumes"] = [each for each in node.get("volumes") or () if "persistentVolumeClaim" in each]
+    found["volumeMounts"] = [
+        {name: mount[name] for name in ("name", "subPath") if name in mount} for mount in node.get("volumeMounts") or ()
+    ]
+    return {name: part for name, part in found.items() if part} or None

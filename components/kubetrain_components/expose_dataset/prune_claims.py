@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims, Say
 from kubetrain_components.expose_dataset.expose import is_exposed
 from kubetrain_components.expose_dataset.prune import (
     Prunable,
@@ -13,7 +13,6 @@ from kubetrain_components.expose_dataset.prune import (
     plan_pruning,
     uses_of,
 )
-from kubetrain_components.expose_dataset.waiting import Say
 
 
 def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> None:

@@ -24,9 +24,6 @@ LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
 """Time at which a launcher left the job without its run, for the reaper."""
 TTL_ANNOTATION = LABEL_PREFIX + "ttl-seconds"
 """Time that the finished job is kept, for the reaper, if nothing in the cluster deletes such a job."""
-KEPT_ON_ITS_NODE = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
+KEPT_ON_ITS_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations against moving a pod to save a node: its run would fail, or every pod of its training restart."""
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"

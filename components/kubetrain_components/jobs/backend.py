@@ -5,8 +5,7 @@ from typing import Protocol
 
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_identity import JobIdentity
-from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
-from kubetrain_components.jobs.job_times import JobTimes
+from kubetrain_components.jobs.job_state import JobHandle, JobState, JobTimes, LogLine
 from kubetrain_components.jobs.launchers import Launcher
 
 

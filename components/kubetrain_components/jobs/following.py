@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION
@@ -14,8 +15,7 @@ from kubetrain_components.jobs.job_logs import JobLogs
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase, PodState
 from kubetrain_components.jobs.printed_errors import with_printed_errors
 from kubetrain_components.jobs.restarts import RestartCounter, step_of
-from kubetrain_components.jobs.same_lines import together
-from kubetrain_components.jobs.trouble_notices import TroubleNotices
+from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.jobs.verdict import (
     JobFailed,
     PodsDisrupted,
@@ -32,6 +32,11 @@ from kubetrain_components.jobs.verdict import (
     restart_notices,
 )
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.some_of import MAX_NAMED, some_of
+
+Key = tuple[TroubleKind, str]
+REPEAT_SECONDS = 10.0
+"""Min time between two lines about one kind of trouble: pods of a large job get it one after the other."""
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
@@ -191,3 +196,52 @@ class _ProgressAnnotation:
         seconds = {SECONDS_RUNNING_ANNOTATION: f"{self._tracker.seconds_running:.0f}"}
         progress = self._logs.progress
         return {PROGRESS_ANNOTATION: progress, **seconds} if progress else seconds
+
+
+def together(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Yield one line to show for many pods. The others are only kept, in case their pod fails."""
+    by_text: defaultdict[str, list[LogLine]] = defaultdict(list)
+    for line in lines:
+        by_text[line.text].append(line)
+    for same in by_text.values():
+        yield from same if len(same) <= MAX_NAMED else _one_for_all(*same)
+
+
+def _one_for_all(first: LogLine, *others: LogLine) -> Iterator[LogLine]:
+    named = some_of([each.pod for each in others])
+    yield replace(first, text=f"{first.text}; the same for {len(others)} more pods: {named}")
+    for each in others:
+        yield replace(each, is_sampled=True)
+
+
+class TroubleNotices:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[Key, float] = {}
+        self._told: set[Key] = set()
+        self._told_at: dict[TroubleKind, float] = {}
+
+    def due(self, state: JobState) -> Iterator[LogLine]:
+        """Yield a line for each kind of trouble that pods have newly, once it has lasted for a moment."""
+        now = self._clock()
+        present = {(trouble.kind, trouble.subject): trouble for trouble in state.troubles}
+        self._since = {key: self._since.get(key, now) for key in present}
+        self._told &= present.keys()
+        for kind in dict.fromkeys(trouble.kind for trouble in present.values()):
+            fresh = {key: trouble for key, trouble in present.items() if key[0] is kind and key not in self._told}
+            if fresh and self._is_due([*fresh.values()], min(map(self._since.__getitem__, fresh)), now):
+                self._told |= fresh.keys()
+                self._told_at[kind] = now
+                yield _line([*fresh.values()], state)
+
+    def _is_due(self, fresh: list[Trouble], since: float, now: float) -> bool:
+        kind = fresh[0].kind
+        is_repeated = fresh[0].is_of_pod and now - self._told_at.get(kind, -REPEAT_SECONDS) < REPEAT_SECONDS
+        return now - since >= kind.value.notice_seconds and not is_repeated
+
+
+def _line(troubles: list[Trouble], state: JobState) -> LogLine:
+    others = len(troubles) - 1
+    more = f"; the same for {others} more pod{'s' * (others > 1)}, such as {troubles[-1].subject}" if others else ""
+    notice = troubles[0].late_notice if troubles[0].subject in state.late_pods else troubles[0].notice
+    return LogLine(troubles[0].subject, notice + more)

@@ -3,7 +3,6 @@
 from enum import StrEnum
 
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_trainer.errors import InvalidSetting
 
 
 class Launcher(StrEnum):
@@ -27,8 +26,3 @@ ANY_FRAMEWORK = {Launcher.TRAINER: JobKind.TRAIN_JOB, Launcher.JOB: JobKind.BATC
 """The launchers with one kind of job for all frameworks."""
 LAUNCHERS = (Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB)
 """In the order in which auto looks for them."""
-
-
-def check_launcher(setting: str, launcher: str) -> None:
-    if launcher not in list(Launcher):
-        raise InvalidSetting(f"{setting} is '{launcher}': use one of {', '.join(Launcher)}")

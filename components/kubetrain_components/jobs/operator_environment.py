@@ -14,17 +14,16 @@ TrainJob, batch Job            | none: the manifest has them (kubernetes/indexed
 import json
 from collections.abc import Callable
 
-from kubetrain_components.jobs.command_environment import command_environment
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import JAX, PADDLE, XGBOOST, JobKind
 from kubetrain_trainer.errors import InvalidSetting
+
+HostOf = Callable[[int], str]
+"""Maps the rank of a pod to its host name."""
 
 AddressOf = Callable[[str, int], tuple[str, int]]
 """Maps the role and index of a pod to the host and port at which other pods reach it."""
-OF_MPIRUN = {
-    "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
-    "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
-}
+OF_MPIRUN = {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh", "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile"}
 """How mpirun reaches the Workers. The operator sets the variables of Intel MPI only if they are missing."""
 
 
@@ -111,3 +110,41 @@ def _tensorflow(job: Job, role: str, index: int, address_of: AddressOf) -> dict[
     }
     config = {"cluster": cluster, "task": {"type": role.lower(), "index": index}, "environment": "cloud"}
     return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}
+
+
+def command_environment(job: Job, rank: str, host_of: HostOf, port: int) -> dict[str, str]:
+    variables = VARIABLES.get(job.trains_with)
+    return variables(job, rank, host_of, port) if variables else {}
+
+
+def _xgboost(job: Job, rank: str, host_of: HostOf, port: int) -> dict[str, str]:
+    """Return the variables; LightGBM reads those of the workers."""
+    size = job.total_replicas
+    workers = ",".join(host_of(each) for each in range(1, size))
+    return {
+        "MASTER_ADDR": host_of(0),
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(size),
+        "RANK": rank,
+        **({"WORKER_ADDRS": workers, "WORKER_PORT": str(port)} if workers else {}),
+    }
+
+
+def _paddle(job: Job, rank: str, host_of: HostOf, port: int) -> dict[str, str]:
+    return {
+        "PADDLE_MASTER": f"{host_of(0)}:{port}",
+        "PADDLE_NNODES": str(job.total_replicas),
+        "PADDLE_JOB_ID": job.identity.name,
+    }
+
+
+def _jax(job: Job, rank: str, host_of: HostOf, port: int) -> dict[str, str]:
+    return {
+        "COORDINATOR_ADDRESS": host_of(0),
+        "COORDINATOR_PORT": str(port),
+        "NUM_PROCESSES": str(job.total_replicas),
+        "PROCESS_ID": rank,
+    }
+
+
+VARIABLES = {XGBOOST: _xgboost, PADDLE: _paddle, JAX: _jax}

@@ -68,11 +68,14 @@ def launch_training(
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.launch_training.launch import launch_training, with_launcher
     from kubetrain_components.launch_training.summary import training_summary
-    from kubetrain_components.launch_training.task_config import placement_settings, without_mlflow
     from kubetrain_components.launch_training.training_job import TrainingJob
-    from kubetrain_components.run.combined_settings import combine_settings
+    from kubetrain_components.run.combined_settings import (
+        combine_settings,
+        place_evaluation,
+        placement_settings,
+        without_mlflow,
+    )
     from kubetrain_components.run.dataset_place import DatasetPlace
-    from kubetrain_components.run.place_evaluation import place_evaluation
     from kubetrain_components.run.site import this_site
     from kubetrain_trainer.config import TrainConfig
 

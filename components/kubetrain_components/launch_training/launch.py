@@ -11,7 +11,6 @@ from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
@@ -43,8 +42,6 @@ def launch_training(
     Raises:
         JobFailed: if a pod failed, or nothing proves that the training completed.
     """
-    if training.launcher is Launcher.AUTO:  # as in a pipeline that an earlier release compiled
-        training = with_launcher(training, backend)
     job = training.to_job()
     with accounting_failures(job, backend, partial(_own_account, training)):
         state = run_job(job, backend, on_line, follow_all=follow_all)

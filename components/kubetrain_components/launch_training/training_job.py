@@ -6,7 +6,7 @@ from pathlib import Path
 from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Elastic, Job, Replica, restart_policy_of
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests.container_ports import host_port
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import host_port
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import cache_variables, dataset_flags

@@ -108,11 +108,6 @@ def split_bucket(rest: str) -> tuple[str, str]:
     return f"{point[1]}:{point[2]}", rest[point.end() :].removeprefix("/")
 
 
-def check_access(setting: str, access: str) -> None:
-    if access not in list(Access):
-        raise InvalidSetting(f"{setting} is '{access}': use one of {', '.join(Access)}")
-
-
 def open_store(
     uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS, *, was_reached: bool = False
 ) -> ObjectStore:

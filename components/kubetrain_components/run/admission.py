@@ -1,18 +1,19 @@
-"""The admission of a run: check its parameters and the store of its models before anything is created."""
+"""The admission of a run: check its parameters and the stores that it names before anything is created."""
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.open_store import local_path, names_directory, open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.place_cache import with_cache
-from kubetrain_components.run.place_code import with_code
 from kubetrain_components.run.published_model import find_latest
+from kubetrain_components.run.transfer_container import with_cache, with_code
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 
 
 def admit_run(
@@ -55,3 +56,27 @@ def check_model_store(parameters: RunParameters) -> None:
     if lack := probe_writes(store):
         print(f"warning: {lack}", flush=True)
     find_latest(store)
+
+
+def check_pods_can_reach(parameters: RunParameters) -> None:
+    """
+    Raises:
+        InvalidSetting: if the dataset or the models would be in a directory that no pod has.
+    """
+    if names_directory(parameters.dataset_uri) and not _is_mounted(parameters):
+        raise _directory_error("dataset_uri", parameters.dataset_uri)
+    if parameters.framework and names_directory(parameters.model_uri):
+        raise _directory_error("model_uri", parameters.model_uri)
+
+
+def _is_mounted(parameters: RunParameters) -> bool:
+    """Return True if the dataset is in a volume that the settings of the transfer mount."""
+    directory = PurePosixPath(local_path(parameters.dataset_uri))
+    mounts = parameters.storage.transfer.get("volume_mounts", [])
+    return any(directory.is_relative_to(mount["mountPath"]) for mount in mounts)
+
+
+def _directory_error(setting: str, uri: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"{setting} '{uri}' is the path of a directory, which the pods of a cluster do not have: write s3://BUCKET/PREFIX"
+    )

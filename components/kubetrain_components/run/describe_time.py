@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kubetrain_components.durations import describe_seconds
-from kubetrain_components.run.time_causes import CAUSES
-from kubetrain_components.run.training_time import TrainingTime
+from kubetrain_components.run.training_time import CAUSES, TrainingTime
+from kubetrain_components.shown_values import describe_seconds
 
 LOST = "lost"
 MAX_LOSSES = 3

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from kubetrain_components.run.shown_number import number
+from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import AUTOMATIC_MODES, TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, did_you_mean
 from kubetrain_trainer.model_names import CLASSIFIER_METRICS, is_own_code

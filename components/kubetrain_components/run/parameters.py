@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.launchers import Launcher, check_launcher
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
-from kubetrain_components.object_store.open_store import check_access, check_endpoint, check_uri, is_inside
+from kubetrain_components.object_store.open_store import check_endpoint, check_uri, is_inside
+from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.gate import Gate, parse_gate
 from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import check_framework
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError, check_one_of
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model, is_own_code
 
@@ -61,7 +62,7 @@ class RunParameters:
     def __post_init__(self) -> None:
         check_uri("dataset_uri", self.dataset_uri)
         check_endpoint("s3_endpoint", self.s3_endpoint)
-        check_access("dataset_access", self.dataset_access)
+        check_one_of(Access, "dataset_access", self.dataset_access)
         if not self.s3_secret:
             raise InvalidSetting(
                 f"s3_secret is empty: leave it at {DEFAULT_SECRET}, which may be missing, if the pods need no secret"
@@ -82,7 +83,7 @@ class RunParameters:
         _check_range("min_workers", self.min_workers, 0, self.workers)
         _check_range("max_workers", self.max_workers, 0, MAX_WORKERS)
         check_growth(self.workers, self.min_workers, self.max_workers)
-        check_launcher("launcher", self.launcher)
+        check_one_of(Launcher, "launcher", self.launcher)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
         _ = self.parsed_gate
         processes_in_pod(self.framework, self.processes_per_worker, self.placement)

@@ -1,12 +1,27 @@
-"""The decision of a run to train, or to reuse the latest model because training would only reproduce it."""
+"""The decision of a run to train, or to reuse the latest model because training would only reproduce it.
+
+The status of a pod alone tells which image a name without a digest stands for.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kubetrain_components.jobs.job import Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
+from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.placement import WITHOUT_DEVICES
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import PublishedModel, latest_model
+
+STAGE = "inspect_image"
+SMALL: dict[str, Any] = {
+    **{"cpu": "100m", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
+    **WITHOUT_DEVICES,
+    **{"volumes": [], "volume_mounts": [], "code_container": {}},
+}
+"""Settings that differ from those of the training pods, to which the rest of the placement applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,3 +92,17 @@ def _reason_of_image(latest: PublishedModel | None, parameters: RunParameters, i
     if before.content != now.content:
         return f"the image is now {now.name} ({now.content}), not {before.name} ({before.content})"
     return ""
+
+
+def image_job_is_needed(parameters: RunParameters) -> bool:
+    return parameters.skip_unchanged and not ImageVersion(name=parameters.placement.image).content
+
+
+def image_job(parameters: RunParameters) -> Job:
+    """Return a job whose pod runs the training image on a node for training and ends at once."""
+    return Job(
+        identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
+        kind=JobKind.BATCH_JOB,
+        replicas=(Replica(role="Image", count=1, command=("true",)),),
+        placement=replace(parameters.placement, **SMALL, cpu_limit=parameters.placement.limit_of(SMALL["cpu"])),
+    )

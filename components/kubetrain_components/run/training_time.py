@@ -17,10 +17,22 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from kubetrain_components.jobs.job_times import JobTimes, PodTimes
-from kubetrain_components.run.time_causes import CAUSES, IMAGE, PREEMPTION, PROGRAM, QUEUE, RESTART, UNKNOWN
-from kubetrain_trainer.time_spent import END, START, summarize
+from kubetrain_components.jobs.job_state import JobTimes, PodTimes
+from kubetrain_trainer.own_time import SHORTER_WAITS
+from kubetrain_trainer.time_spent import (
+    CHECKPOINT,
+    DATA_WAIT,
+    END,
+    REPEATED,
+    START,
+    STRAGGLER,
+    TRAINING,
+    VALIDATION,
+    summarize,
+)
 from kubetrain_trainer.training_output import TrainingOutput
+
+QUEUE, IMAGE, PROGRAM, RESTART, PREEMPTION, UNKNOWN = "queue", "image", "program", "restart", "preemption", "unknown"
 
 ROUNDING_SECONDS = 2.0
 """Kubernetes' times have whole seconds, so a pod may seem to end before its last report."""
@@ -29,6 +41,35 @@ GRACE_SECONDS = 30.0
 HOUR = 3600.0
 
 Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Cause:
+    meaning: str
+    remedy: str = ""
+    is_work: bool = False
+
+
+CAUSES = {
+    QUEUE: Cause(
+        "waiting in a queue or for nodes", "request fewer workers or gpus, or set another queue or priority_class"
+    ),
+    IMAGE: Cause(
+        "pulling images and starting containers", "use a smaller image, and leave image_pull_policy at IfNotPresent"
+    ),
+    START: Cause("starting the program, until its first step", "if compile is set, leave it out of short trainings"),
+    TRAINING: Cause("training steps", is_work=True),
+    PROGRAM: Cause("running your program", is_work=True),
+    DATA_WAIT: Cause("waiting for data", SHORTER_WAITS),
+    STRAGGLER: Cause("waiting for a process that computes slowly", "see the log for its node, and replace that node"),
+    CHECKPOINT: Cause("waiting for checkpoints", "raise checkpoint_every"),
+    VALIDATION: Cause("validation", "raise validate_every"),
+    REPEATED: Cause("steps repeated after a restart", "lower checkpoint_every"),
+    RESTART: Cause("restarts after failures", "see the log for their causes"),
+    PREEMPTION: Cause("preemptions and evictions", "set priority_class, or leave spot empty"),
+    END: Cause("writing the model and ending the pods"),
+    UNKNOWN: Cause("unknown"),
+}
 
 
 @dataclass(frozen=True)

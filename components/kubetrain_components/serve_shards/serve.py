@@ -5,6 +5,8 @@ python -m kubetrain_components.serve_shards.serve --uri s3://bucket/dataset --ca
 
 import argparse
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -15,14 +17,28 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
+from tempfile import mkdtemp
 from typing import Any
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.store import Access, ObjectStore, StoreUnavailable
+from kubetrain_components.object_store.resumed_read import read_resumed
+from kubetrain_components.object_store.retries import MAX_CORRUPT_DOWNLOADS
+from kubetrain_components.object_store.store import (
+    Access,
+    ObjectChanged,
+    ObjectStore,
+    StoredObject,
+    StoreError,
+    StoreUnavailable,
+)
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
-from kubetrain_components.serve_shards.fetch import fetch_shard
+from kubetrain_trainer.durable_files import write_at
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_cache import PARTS, SOCKET, StoredShard, short_address
+
+NAME = "shard-cache-"
+
+MODE = 0o444
 
 Caches = Mapping[str, BoundedCache]
 SOCKET_MODE_IN_PODS = 0o666
@@ -121,6 +137,68 @@ def main() -> int:
         print(f"error: {error}", flush=True)
         return 1
     return 0
+
+
+def fetch_shard(store: ObjectStore, shard: StoredShard, path: Path) -> None:
+    """
+    Raises:
+        StoreError: if the shard is not what was synced any more, or cannot be read for minutes.
+    """
+    partial = path.with_suffix(".partial")
+    try:
+        for _ in range(MAX_CORRUPT_DOWNLOADS):
+            if _download(store, shard, partial) == shard.sha256:
+                partial.chmod(MODE)
+                partial.rename(path)
+                return
+    except ObjectChanged as error:
+        raise StoreError(
+            f"{_name(store, shard)} was changed or deleted after the dataset was synced: start a new run, which syncs "
+            "it again"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    raise StoreError(
+        f"{_name(store, shard)} does not have the SHA-256 of its manifest, although it arrived {MAX_CORRUPT_DOWNLOADS} "
+        "times: pack and upload it again"
+    )
+
+
+def _name(store: ObjectStore, shard: StoredShard) -> str:
+    return f"{store.uri.rstrip('/')}/{shard.key}"
+
+
+def _download(store: ObjectStore, shard: StoredShard, path: Path) -> str:
+    """Write the shard to the file, and return its SHA-256."""
+    hasher, at = hashlib.sha256(), 0
+    with path.open("wb", buffering=0) as file:
+        for chunk in read_resumed(store, StoredObject(shard.key, shard.size, shard.etag)):
+            hasher.update(chunk)
+            at = write_at(file.fileno(), chunk, at)
+    return hasher.hexdigest()
+
+
+@contextlib.contextmanager
+def own_folder(workspace: Path) -> Iterator[Path]:
+    """Yield a new folder, which no other run removes while the block runs."""
+    for folder in workspace.glob(f"{NAME}*"):
+        with contextlib.suppress(OSError), _locked(folder):
+            shutil.rmtree(folder)
+    workspace.mkdir(parents=True, exist_ok=True)
+    created = Path(mkdtemp(prefix=f".{NAME}", dir=workspace))
+    with _locked(created):  # before it has the name that other runs look for
+        folder = created.rename(workspace / created.name.removeprefix("."))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
-from kubetrain_components.run.image_job import image_job
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.place_cache import cache_in_pods
+from kubetrain_components.run.reuse import image_job
 from kubetrain_components.run.stage import Stage, running_stage
 from kubetrain_components.run.stages import TRAIN
+from kubetrain_components.run.transfer_container import cache_in_pods
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_trainer.training_output import TrainingOutput

@@ -19,8 +19,7 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
-from kubetrain_components.serve_shards.own_folder import own_folder
-from kubetrain_components.serve_shards.serve import serving
+from kubetrain_components.serve_shards.serve import own_folder, serving
 from kubetrain_components.sync_dataset.sync import sync_dataset, transfer_job
 from kubetrain_trainer.training_output import TrainingOutput
 

@@ -11,14 +11,13 @@ from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifest
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.run.admission import check_pods_can_reach
 from kubetrain_components.run.check_imports import import_jobs
+from kubetrain_components.run.combined_settings import place_evaluation
 from kubetrain_components.run.dataset_place import DatasetPlace
-from kubetrain_components.run.image_job import image_job, image_job_is_needed
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.place_cache import cache_in_pods, stored_shards
-from kubetrain_components.run.place_evaluation import place_evaluation
-from kubetrain_components.run.place_latest import latest_source, place_latest
-from kubetrain_components.run.pods_can_reach import check_pods_can_reach
+from kubetrain_components.run.reuse import image_job, image_job_is_needed
+from kubetrain_components.run.transfer_container import cache_in_pods, latest_source, place_latest, stored_shards
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.training_output import TrainingOutput
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components import OUTPUT_PATH
-from kubetrain_components.expose_dataset.claims import SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.claims import SNAPSHOT, Claims, Say
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, ensure_claim
 from kubetrain_components.expose_dataset.expose import Exposure, ExposureMode, version_path
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
 from kubetrain_components.expose_dataset.prune import uses_of
 from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots, uses_now
 from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.expose_dataset.waiting import Say
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Job, Replica

@@ -89,10 +89,9 @@ def sync_dataset(
     from kubetrain_components.run.admission import admit_run, check_model_store
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers
-    from kubetrain_components.run.place_cache import stored_shards
-    from kubetrain_components.run.place_latest import latest_source
     from kubetrain_components.run.reuse import model_to_reuse
     from kubetrain_components.run.site import this_site
+    from kubetrain_components.run.transfer_container import latest_source, stored_shards
     from kubetrain_components.sync_dataset.weights import with_brought_weights
 
     site = this_site()

@@ -6,13 +6,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from math import inf
 
-from kubetrain_components.object_store.store import (
-    AccessRefused,
-    ObjectChanged,
-    ObjectStore,
-    StoredObject,
-    StoreError,
-)
+from kubetrain_components.object_store.store import AccessRefused, ObjectChanged, ObjectStore, StoredObject, StoreError
 from kubetrain_components.sync_dataset.download import Downloader, Fetched, Stopped
 from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
 from kubetrain_components.sync_dataset.large_object import LargeObject, Span

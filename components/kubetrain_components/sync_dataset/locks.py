@@ -1,6 +1,5 @@
 """Locks on the staging volume: one for each version, so that syncs of different datasets do not wait for each other.
 
-.lock            shared by every program here; older releases of kubetrain lock it exclusively for a whole sync
 .locks/<digest>  exclusive while a version is made, checked for reuse or deleted
 """
 
@@ -26,18 +25,6 @@ class InUse(KubetrainError):
 
 
 @contextmanager
-def volume_shared(staging: Path, *, wait: bool = True) -> Iterator[float]:
-    """Run the block while no older release of kubetrain syncs to the volume; yield the seconds waited.
-
-    Raises:
-        InUse: if one does and wait is False.
-    """
-    (staging / "versions").mkdir(parents=True, exist_ok=True)
-    with _open(staging / ".lock") as file:
-        yield _lock(file, fcntl.LOCK_SH, str(staging), wait=wait)
-
-
-@contextmanager
 def version_locked(staging: Path, digest: str, *, wait: bool = True) -> Iterator[float]:
     """Run the block while no other program makes, checks or deletes this version; yield the seconds waited.
 
@@ -45,10 +32,10 @@ def version_locked(staging: Path, digest: str, *, wait: bool = True) -> Iterator
         InUse: if another does and wait is False.
     """
     path, waited = staging / ".locks" / digest, 0.0
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with _open(path) as file:
-            waited += _lock(file, fcntl.LOCK_EX, str(staging / "versions" / digest), wait=wait)
+        with path.open("a+b") as file:  # NFS allows exclusive locks only on writable files
+            waited += _lock(file, str(staging / "versions" / digest), wait=wait)
             if _is_same_file(file, path):  # else its last user deleted it
                 yield waited
                 return
@@ -59,29 +46,24 @@ def delete_lock(staging: Path, digest: str) -> None:
     (staging / ".locks" / digest).unlink(missing_ok=True)
 
 
-def _open(path: Path) -> BinaryIO:
-    return path.open("a+b")  # NFS allows shared locks only on readable files, and exclusive ones on writable files
-
-
-def _lock(file: BinaryIO, kind: int, what: str, *, wait: bool) -> float:
+def _lock(file: BinaryIO, version: str, *, wait: bool) -> float:
     """Lock the file and return the seconds waited."""
     started = time.monotonic()
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         if not wait:
-            raise InUse(f"another sync is using {what}: try again when it is done") from error
-        log.warning("waiting for another sync of %s", what)
-        fcntl.flock(file, kind)
+            raise InUse(f"another sync is using {version}: try again when it is done") from error
+        log.warning("waiting for another sync of %s", version)
+        fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        if kind == fcntl.LOCK_SH:  # every program takes this lock first
-            log.warning(
-                "the volume of %s has no file locks (%s): going on without them, so start one sync at a time",
-                what,
-                error,
-            )
+        log.warning(
+            "the volume of %s has no file locks (%s): going on without them, so start one sync at a time",
+            version,
+            error,
+        )
     return time.monotonic() - started
 
 

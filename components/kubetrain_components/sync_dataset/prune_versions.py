@@ -19,7 +19,7 @@ from kubetrain_components.expose_dataset.prune import (
     staged_versions,
 )
 from kubetrain_components.sync_dataset.leftovers import PRUNED, delete_tree, leftovers
-from kubetrain_components.sync_dataset.locks import InUse, delete_lock, version_locked, volume_shared
+from kubetrain_components.sync_dataset.locks import InUse, delete_lock, version_locked
 from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.termination import report_result
@@ -32,21 +32,17 @@ def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[s
 
     Args:
         in_use: Paths on the volume that may be in use.
-
-    Raises:
-        InUse: if an older release of kubetrain syncs to the volume.
     """
     paths = list(in_use)
     uses = [Use(by="something that mounts it", claim=VOLUME, sub_path=path) for path in paths]
-    with volume_shared(staging, wait=False):
-        for left in leftovers(staging, paths):
-            delete_tree(left)
-        published = [(version, _time_of(version.path)) for version in published_versions(staging)]
-        versions = [version for version, used in published if used]
-        last_used = {version.path.name: used for version, used in published if used}
-        items = staged_versions([version.header for version in versions], [VOLUME], last_used)
-        plan = plan_pruning(items, uses, keep=keep, current=current, now=now)
-        return PrunePlan(tuple(_carry_out(staging, decision, last_used) for decision in plan.decisions))
+    for left in leftovers(staging, paths):
+        delete_tree(left)
+    published = [(version, _time_of(version.path)) for version in published_versions(staging)]
+    versions = [version for version, used in published if used]
+    last_used = {version.path.name: used for version, used in published if used}
+    items = staged_versions([version.header for version in versions], [VOLUME], last_used)
+    plan = plan_pruning(items, uses, keep=keep, current=current, now=now)
+    return PrunePlan(tuple(_carry_out(staging, decision, last_used) for decision in plan.decisions))
 
 
 def _carry_out(staging: Path, decision: PruneDecision, used_at: dict[str, str]) -> PruneDecision:

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kubetrain_components.object_store.store import StoredObject
-from kubetrain_components.sync_dataset.leftovers import move_aside
+from kubetrain_components.sync_dataset.leftovers import delete_abandoned, move_aside
 from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
 from kubetrain_components.sync_dataset.partial_version import GONE, PartialVersion
 from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
-from kubetrain_components.sync_dataset.space import delete_abandoned
 from kubetrain_trainer.durable_files import flush_directory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error

@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stages import SYNC
-from kubetrain_components.run.transfer_placement import transfer_placement
+from kubetrain_components.run.transfer_container import transfer_placement
 
 STAGE = SYNC.name
 

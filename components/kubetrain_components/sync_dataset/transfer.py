@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import is_inside, open_store
-from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore
+from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoredObject, StoreError
 from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
-from kubetrain_components.sync_dataset.changes import describe_change
+from kubetrain_components.sync_dataset.download import NotAsListed
 from kubetrain_components.sync_dataset.fetch import Fetch
-from kubetrain_components.sync_dataset.leftovers import leftovers
-from kubetrain_components.sync_dataset.locks import version_locked, volume_shared
+from kubetrain_components.sync_dataset.leftovers import check_space, leftovers
+from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.plan import Objects, SyncPlan, plan_sync
 from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress, progress_printer
@@ -35,9 +35,7 @@ from kubetrain_components.sync_dataset.publish import (
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.reuse import Arrivals, OnResumed
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
-from kubetrain_components.sync_dataset.space import check_space
 from kubetrain_components.sync_dataset.weights import FOLDER, find_weights, place_of
-from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import report_result
@@ -46,10 +44,7 @@ MAX_LISTINGS = 3
 
 
 def transfer_dataset(
-    store: ObjectStore,
-    staging: Path,
-    concurrency: int | None = None,
-    on_progress: OnProgress = lambda progress: None,
+    store: ObjectStore, staging: Path, concurrency: int | None = None, on_progress: OnProgress = lambda progress: None
 ) -> SyncReport:
     """Make a version of the store's objects, downloading only those that the volume does not have yet.
 
@@ -61,7 +56,7 @@ def transfer_dataset(
             incomplete version is published.
     """
     _check_outside(store, staging)
-    with _translated_disk_errors(staging), _readable_by_all(), volume_shared(staging):
+    with _translated_disk_errors(staging), _readable_by_all():
         for _ in range(MAX_LISTINGS):
             try:
                 return _make_version(store, staging, concurrency, on_progress)
@@ -75,6 +70,7 @@ def transfer_dataset(
 
 def _make_version(store: ObjectStore, staging: Path, concurrency: int | None, on_progress: OnProgress) -> SyncReport:
     started = time.monotonic()
+    (staging / "versions").mkdir(parents=True, exist_ok=True)
     plan = _list(store, staging / "versions")
     report = SyncReport.of_plan(plan)
     with version_locked(staging, plan.digest) as waited:
@@ -247,6 +243,44 @@ def main() -> None:
         store = ShardsInStore(store, arguments.cache_bytes)
     report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
     report_result({"status": "completed", **asdict(report), **weights})
+
+
+def describe_change(store: ObjectStore, error: ObjectChanged) -> str:
+    """Return what is known about the object that differs from its listing."""
+    if not isinstance(error, NotAsListed):
+        return str(error)
+    wanted = error.wanted
+    try:
+        found = store.find(wanted.key)
+    except StoreError as failure:
+        return f"{error} (listed with ETag {wanted.etag!r}; asking for the present one failed: {failure})"
+    return f"object {wanted.key!r} is listed with ETag {wanted.etag!r}, but {_present(wanted, found)}"
+
+
+def _present(wanted: StoredObject, found: StoredObject | None) -> str:
+    if found is None:
+        return "does not exist (if it stays so, the store lists what it does not have: delete or upload the object)"
+    if found.etag != wanted.etag:
+        return f"has ETag {found.etag!r}"
+    return "the store rejects requests for this ETag (does a proxy between you and the store change headers?)"
+
+
+def check_writable(directory: Path) -> None:
+    """
+    Raises:
+        KubetrainError: if the user cannot write, with the remedy.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".kubetrain-") as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise KubetrainError(
+            f"user {os.getuid()} cannot write to the {directory.name} PVC mounted at {directory} "
+            f"({error.strerror or error}): its storage ignores fsGroup, so change the owner or mode of its folder, set "
+            "user in the placement to its owner, or use another storage class"
+        ) from error
 
 
 if __name__ == "__main__":

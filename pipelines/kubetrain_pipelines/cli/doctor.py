@@ -15,8 +15,8 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_pipelines import bring_code
-from kubetrain_pipelines.doctor.examine import Examination, Say, cluster_missing
-from kubetrain_pipelines.doctor.finding import Finding, Status
+from kubetrain_pipelines.doctor.examine import Examination, Say
+from kubetrain_pipelines.doctor.finding import Finding, Status, cluster_missing
 from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_trainer.errors import KubetrainError

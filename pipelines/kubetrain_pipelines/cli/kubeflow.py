@@ -107,7 +107,7 @@ def schedule(api: "KfpApi", **options: Any) -> None:
 
     By default, runs don't overlap. NAME may also be an ID.
     """
-    from kubetrain_pipelines.cli.schedules import ScheduleOptions, schedule_and_show
+    from kubetrain_pipelines.cli.runs import ScheduleOptions, schedule_and_show
     from kubetrain_pipelines.kubeflow.submit import RunOptions
 
     run = {name: options.pop(name) for name in (*RUN_NAMES, "pipeline", "name")}

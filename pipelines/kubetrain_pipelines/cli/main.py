@@ -1,13 +1,8 @@
-"""The `kubetrain` command: each subcommand parses and calls one function.
-
-Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 3 unknown result, 130 Ctrl-C, 143 SIGTERM.
-"""
+"""The `kubetrain` command: each subcommand parses and calls one function."""
 
 # Imports only what parsing needs, to keep `kubetrain --help` fast.
 
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +21,7 @@ from kubetrain_pipelines.cli.options import (
     PIPELINE,
     with_options,
 )
-from kubetrain_pipelines.extras import missing_extra
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-
-MAX_ERROR = 4000
-"""Characters of an error, which may quote a value as long as a file."""
+from kubetrain_pipelines.cli.run_command import run_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -143,9 +134,7 @@ def pack(**options: Any) -> None:
     help="pytorch or tensorflow; with --cluster and a COMMAND also mpi, xgboost, paddle or jax.",
 )
 @click.option(
-    "--data",
-    default="",
-    help="Dataset version, or folder of <split>/<class>/<image>; on a cluster PVC or PVC:PATH.",
+    "--data", default="", help="Dataset version, or folder of <split>/<class>/<image>; on a cluster PVC or PVC:PATH."
 )
 @click.option("--output", default="", help="Folder, or PVC on a cluster, in which the run creates its own folder.")
 @click.option("--run-id", default="", help="ID of the run to resume (default: start a new run).")
@@ -246,8 +235,9 @@ def doctor(**options: Any) -> None:
 def diagnose(**options: Any) -> None:
     """Name the causes of a failure, with evidence and remedies.
 
-    RUN is an ID or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a job in the
-    cluster; LOGFILE is a log of any training, and - reads the standard input. Default: ./kubetrain-workspace.
+    RUN is an ID, its beginning or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a
+    job in the cluster; LOGFILE is a log of any training, and - reads the standard input. Default:
+    ./kubetrain-workspace.
     """
     from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
 
@@ -263,8 +253,9 @@ def diagnose(**options: Any) -> None:
 def tensorboard(**options: Any) -> None:
     """Show the curves of runs in TensorBoard.
 
-    FOLDER is a workspace or an output folder on this machine, for which TensorBoard starts. RUN is an ID or a name in
-    Kubeflow Pipelines, or an ID with --pvc: the Tensorboard object for Kubeflow is printed, and what to do with it.
+    FOLDER is a workspace or an output folder on this machine, for which TensorBoard starts. RUN is an ID, its beginning
+    or a name in Kubeflow Pipelines, or an ID with --pvc: the Tensorboard object for Kubeflow is printed, and what to do
+    with it.
     """
     from kubetrain_pipelines.cli.tensorboard import TensorboardOptions, show_curves
 
@@ -280,8 +271,8 @@ def tensorboard(**options: Any) -> None:
 def status(**options: Any) -> None:
     """Show what a run or a job does now: stages, pods and progress, what it waits for, and why it failed.
 
-    RUN is an ID or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a job in the
-    cluster. Default: recent runs in Kubeflow Pipelines, or without an endpoint ./kubetrain-workspace.
+    RUN is an ID, its beginning or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a
+    job in the cluster. Default: recent runs in Kubeflow Pipelines, or without an endpoint ./kubetrain-workspace.
     """
     from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 
@@ -298,7 +289,7 @@ def top(**options: Any) -> None:
 
     GPUs are those that pods with a node have requested.
     """
-    from kubetrain_pipelines.cli.top import top_and_show
+    from kubetrain_pipelines.cli.status import top_and_show
 
     top_and_show(**options)
 
@@ -307,44 +298,5 @@ for command in COMMANDS:
     kubetrain.add_command(command)
 
 
-def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before --, and -- with the user's program and its arguments."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:end], arguments[end:]
-
-
 def main() -> None:
-    """Run a command. If it fails, print the error as one sentence and exit with the code for its kind."""
-    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115 - closed by the shell, as with <&-
-    own, program = split_program(sys.argv[1:])
-    debug = "--debug" in own
-    try:
-        kubetrain([*(argument for argument in own if argument != "--debug"), *program], standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as interruption:
-        from kubetrain_components.interrupts import exit_code_of
-
-        interrupt = interruption.__cause__  # Click turns every KeyboardInterrupt into an Abort
-        for failure in getattr(interrupt, "__notes__", ()):
-            click.echo(f"error: {failure}", err=True)
-        click.echo("stopped", err=True)
-        sys.exit(exit_code_of(interrupt))
-    except Exception as error:  # noqa: BLE001 - every error ends the command with a sentence
-        if debug:
-            traceback.print_exc()
-        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("kubetrain"):
-            error = KubetrainError(missing_extra(error))
-        if isinstance(error, OSError) and error.strerror:
-            used = error.filename or "a file or the output"
-            error = KubetrainError(f"cannot use {used} ({error.strerror}): check its permissions and the free space")
-        is_expected = isinstance(error, KubetrainError)
-        for line in getattr(error, "last_lines", ()):
-            click.echo(line, err=True)
-        text = str(error) if len(str(error)) <= MAX_ERROR else f"{str(error)[: MAX_ERROR // 2]} … {str(error)[-500:]}"
-        click.echo(
-            f"error: {text}" if is_expected else f"unexpected {type(error).__name__}: {text} (see --debug)", err=True
-        )
-        sys.exit(2 if isinstance(error, InvalidSetting) else getattr(error, "exit_code", 1))
+    run_command(kubetrain)

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from kubetrain_components.run.stages import TRAIN
-from kubetrain_pipelines.local_run.read_run import read_run
+from kubetrain_pipelines.local_run.record import read_run
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_summary
 from kubetrain_trainer.checkpoint_layout import resumable_checkpoints

@@ -1,4 +1,4 @@
-"""`kubetrain status`: show what a run or a job does now, once or until it ends."""
+"""`kubetrain status`: show what a run or a job does now, once or until it ends; `kubetrain top`: what jobs use."""
 
 import json
 import time
@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from kubetrain_components import WORKSPACE
-from kubetrain_components.durations import describe_seconds
 from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.cli.runs import next_commands
 from kubetrain_pipelines.cluster_jobs import connect_for_job
 from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection, ConnectionOptions
@@ -20,16 +21,15 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
 from kubetrain_pipelines.kubeflow.run_results import publication_of
-from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_pipelines.say import Say, print_line
 from kubetrain_pipelines.status.cluster import ClusterReader
-from kubetrain_pipelines.status.follow import follow
 from kubetrain_pipelines.status.kubeflow import KubeflowReader
 from kubetrain_pipelines.status.local import read_local
 from kubetrain_pipelines.status.rows import local_time, rows_of, wrapped
-from kubetrain_pipelines.status.screen import open_screen
+from kubetrain_pipelines.status.screen import follow, open_screen
 from kubetrain_pipelines.status.snapshot import Snapshot
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_pipelines.status.usage import read_usage, table_of
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError, RunFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,4 +153,18 @@ def _show_runs(runs: Sequence[Run], *, as_json: bool) -> None:
     for run in runs:
         took = describe_seconds(run.seconds)
         print(f"{run.id}  {run.state:<9}  {local_time(run.created)}  {took:>9}  {run.name}")
+    return None
+
+
+def top_and_show(namespace: str, *, all_namespaces: bool, as_json: bool) -> None:
+    api = KubernetesApi.connect(namespace, RETRY_SECONDS)
+    jobs, unknown = read_usage(api, all_namespaces=all_namespaces)
+    if as_json:
+        report = {"jobs": [job.to_dict() for job in jobs], "not_read": [unknown] if unknown else []}
+        return print(json.dumps(report, indent=2))
+    if not jobs:
+        return print(f"no job has pods in {'any namespace' if all_namespaces else f'namespace {api.namespace}'}")
+    print("\n".join(table_of(jobs)))
+    if unknown:
+        print(f"the use of CPUs and memory is unknown: {unknown}")
     return None

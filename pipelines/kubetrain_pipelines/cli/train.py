@@ -33,9 +33,8 @@ from kubetrain_components.run.parameters import RunParameters, check_on_one_mach
 from kubetrain_components.run.training_time import TrainingTime
 from kubetrain_components.sync_dataset.publish import published_versions, read_version
 from kubetrain_pipelines import bring_code, say
-from kubetrain_pipelines.cli import train_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
-from kubetrain_pipelines.cli.train_settings import check_settings
+from kubetrain_pipelines.cli.train_settings import STORE, check_settings, fetching_code
 from kubetrain_pipelines.images import TRAINERS, image_warnings
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
@@ -159,8 +158,8 @@ def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
         placement=placement_of(options, settings),
     )
     if options.cluster:
-        training = train_code.fetching_code(_on_pvcs(training, options), settings)
-        bring_code.upload(None if options.dry_run else code, train_code.STORE, settings)
+        training = fetching_code(_on_pvcs(training, options), settings)
+        bring_code.upload(None if options.dry_run else code, STORE, settings)
         return training
     bring_code.check_is_here(code, settings.get("train_config", {}))
     return _on_folders(training, options)
@@ -195,7 +194,7 @@ def _code_here(options: TrainOptions, code: PackedCode | None) -> Iterator[None]
 
 def _declared(options: TrainOptions) -> list[Parameter]:
     names = ("train_config", "placement") if options.cluster else ("train_config",)
-    return [each for each in PARAMETERS if each.name in names] + (train_code.STORE if options.cluster else [])
+    return [each for each in PARAMETERS if each.name in names] + (STORE if options.cluster else [])
 
 
 def run_id_of(options: TrainOptions) -> str:

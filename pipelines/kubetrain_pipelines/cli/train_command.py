@@ -6,7 +6,7 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.job_logs import important_lines, print_line
-from kubetrain_components.jobs.launchers import Launcher, check_launcher
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import accounting_failures, with_launcher
 from kubetrain_components.run.parameters import check_run_id
@@ -24,7 +24,7 @@ from kubetrain_pipelines.cli.train import (
 from kubetrain_pipelines.cli.train_settings import check_settings
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, check_one_of
 
 
 def run_command_and_show(options: TrainOptions) -> None:
@@ -52,7 +52,7 @@ def command_job_of(options: TrainOptions) -> CommandJob:
     """
     for problem in _problems(options):
         raise InvalidSetting(problem)
-    check_launcher("--launcher", options.launcher)
+    check_one_of(Launcher, "--launcher", options.launcher)
     if options.run_id:
         check_run_id("--run-id", options.run_id)
     declared = [each for each in PARAMETERS if each.name == "placement"]

@@ -1,13 +1,27 @@
-"""Settings that `kubetrain train` does not take, although other commands do, and what to use instead."""
+"""Settings that `kubetrain train` does not take, and the store from which the pods of one job fetch your code."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.transfer_container import with_code
+from kubetrain_pipelines import bring_code
+from kubetrain_pipelines.images import COMPONENTS
 from kubetrain_pipelines.parse_parameters import OBJECTS, read_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_trainer.errors import InvalidSetting
+
+STORE = [
+    replace(each, default="") if each.is_required else each
+    for each in PARAMETERS
+    if each.name in ("model_uri", "s3_endpoint", "s3_secret")
+]
+"""The parameters of the store that brings code, which nothing else of one job uses."""
 
 AS_OPTIONS = {
     "dataset_uri": "--data",
@@ -47,3 +61,32 @@ def check_settings(declared: Iterable[Parameter], pairs: Iterable[str], file: Pa
 
 def _settings_in(parameter: Parameter) -> Iterable[str]:
     return OBJECTS[parameter.name].names() if parameter.name in OBJECTS else ()
+
+
+def fetching_code(training: TrainingJob, settings: Mapping[str, Any]) -> TrainingJob:
+    """Return the training, whose pods fetch the archive that its configuration names, if any.
+
+    Raises:
+        InvalidSetting: if they could not.
+    """
+    store = {each.name: settings.get(each.name, each.default) for each in STORE}
+    if not training.config.code:
+        _check_unused(settings)
+        return training
+    bring_code.check_store(store["model_uri"])
+    run = RunParameters(
+        dataset_uri="none",  # the job mounts its dataset
+        framework=training.framework,
+        pipeline=training.pipeline,
+        run_id=training.run_id,
+        train_config=training.config,
+        placement=training.placement,
+        components_image=COMPONENTS,
+        **store,
+    )
+    return replace(training, placement=with_code(run).placement)
+
+
+def _check_unused(settings: Mapping[str, Any]) -> None:
+    for name in (each.name for each in STORE if each.name in settings):
+        raise InvalidSetting(f"{name} has no effect on one job, except for its code: add --code, or leave it out")

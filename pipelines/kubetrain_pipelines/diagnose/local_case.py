@@ -10,7 +10,7 @@ from pathlib import Path
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
 from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
-from kubetrain_pipelines.local_run.read_run import UNKNOWN, read_run
+from kubetrain_pipelines.local_run.record import read_run
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -53,7 +53,7 @@ def _read_workspace(case: Case, workspace: Path) -> None:
     if record.status == "stopped":  # its job may look killed
         case.statements = statements
     case.names = names
-    case.outcome = Outcome.UNKNOWN if record.status == UNKNOWN else Outcome(record.status)
+    case.outcome = Outcome(record.status)
     case.documents[RECORD] = read_record(workspace)
     case.statements += [("the run", f"{ERROR}{record.error}")] if record.error else []
     case.logs |= {path.name: path for path in sorted((workspace / "logs").glob("*.log"))}

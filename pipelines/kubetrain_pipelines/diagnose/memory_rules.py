@@ -1,8 +1,7 @@
 """Rules about memory: of the GPU, of the pod, of /dev/shm."""
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
-from kubetrain_pipelines.diagnose.tracebacks import PREFIX
-from kubetrain_pipelines.diagnose.trainer_failures import explanation, patterns_of, remedy, said
+from kubetrain_pipelines.diagnose.tracebacks import PREFIX, explanation, patterns_of, remedy, said
 
 RULES = (
     Rule(

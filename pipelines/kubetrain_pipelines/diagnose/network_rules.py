@@ -1,7 +1,7 @@
 """Rules about processes that cannot reach each other, or lose each other."""
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
-from kubetrain_pipelines.diagnose.trainer_failures import patterns_of, remedy, said
+from kubetrain_pipelines.diagnose.tracebacks import patterns_of, remedy, said
 
 LOOK_AT_FIRST = "Look for the process that failed first: its log has the cause. Pass the logs of all pods."
 PEER_CAUSES = (

@@ -7,13 +7,7 @@ from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
 ON_A_CLUSTER = "recorded on a cluster"
 
 
-def of_trouble(
-    name: str,
-    kind: TroubleKind,
-    *texts: str,
-    sample: str,
-    certainty: Certainty = Certainty.CAUSE,
-) -> Rule:
+def of_trouble(name: str, kind: TroubleKind, *texts: str, sample: str, certainty: Certainty = Certainty.CAUSE) -> Rule:
     """Return the rule for a trouble: recognized by the words of a launcher's log, or by those of the cluster."""
     words, remedy = kind.value.words, kind.value.remedy
     return Rule(

@@ -1,8 +1,13 @@
-"""The errors at the ends of Python's tracebacks, of any name."""
+"""The errors at the ends of Python's tracebacks, of any name, and what the trainer says of a failure."""
 
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from kubetrain_trainer.failures import KNOWN_FAILURES
+
+PLACE = "{where}"
+_BY_NAME = {known.name: known for known in KNOWN_FAILURES}
 
 BEGIN = re.compile(rb"Traceback \(most recent call last\)")
 MAX_BYTES = 1 << 16
@@ -53,3 +58,27 @@ def _split(block: bytes, start: int) -> tuple[bytes, int]:
     prefix = OF_LINE.match(block, start)
     assert prefix is not None, "it also matches nothing"
     return b"".join(SENDERS.findall(prefix[0])), prefix.end()
+
+
+def patterns_of(name: str) -> tuple[str, ...]:
+    return _BY_NAME[name].patterns
+
+
+def said(name: str) -> str:
+    """Return the text of the trainers' error, from which only the place is left out."""
+    return f"error: *{_sentence(name)[0].replace(PLACE, '*')}"
+
+
+def explanation(name: str) -> str:
+    words = _sentence(name)[0].replace(f" {PLACE}", "")
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def remedy(name: str) -> str:
+    words = _sentence(name)[1]
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _sentence(name: str) -> tuple[str, str]:
+    words, _, remedy = _BY_NAME[name].sentence.partition(": ")
+    return words, remedy

@@ -13,15 +13,15 @@ from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesErr
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.transfer_placement import transfer_placement
+from kubetrain_components.run.transfer_container import transfer_placement
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_pipelines import images
 from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
+from kubetrain_pipelines.doctor.admission import judge_launch_step, judge_refused_launch_step, launch_step_spec
 from kubetrain_pipelines.doctor.cluster import Cluster
-from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown
+from kubetrain_pipelines.doctor.finding import Finding, Status, cluster_missing, missing, not_made, ok, skipped, unknown
 from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
-from kubetrain_pipelines.doctor.launch_step import judge_launch_step, judge_refused_launch_step, launch_step_spec
 from kubetrain_pipelines.doctor.launcher import judge_launcher, judge_trainer, taken
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs, Pods
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
@@ -34,15 +34,6 @@ Say = Callable[[str], None]
 RETRY_SECONDS = 5.0
 """Short, because a user is waiting. What cannot be read in this time is reported as unknown."""
 UNREACHABLE = "not checked: the API server does not answer"
-
-
-def cluster_missing(error: KubetrainError) -> Finding:
-    return missing(str(error), "export KUBECONFIG=FILE\nkubectl version").named("cluster")
-
-
-def _not_made(error: Exception) -> Finding:
-    expected = isinstance(error, KubetrainError)
-    return unknown(str(error) if expected else f"this check failed unexpectedly: {type(error).__name__}: {error}")
 
 
 @dataclass
@@ -140,7 +131,7 @@ class Examination:
             return find().named(check)
         except Exception as error:  # noqa: BLE001 - an odd object, or a fault of a check, must not hide other findings
             self._is_unreachable = isinstance(error, Unreachable)
-            return _not_made(error).named(check)
+            return not_made(error).named(check)
 
     def _server(self) -> Finding:
         version = (self.cluster.get("/version") or {}).get("gitVersion")
@@ -312,7 +303,7 @@ class Examination:
             planned = plan_probes(self.cluster, self.parameters, self._account_name, s3_tests)
             return list(judge_outcomes(planned, probes.run_probes(planned, self.api, self.say), s3_tests))
         except Exception as error:  # noqa: BLE001 - as for the other checks
-            return [_not_made(error).named("pods")]
+            return [not_made(error).named("pods")]
 
     def _s3_tests(self) -> dict[str, list[str]]:
         """Return the arguments of the tests in pod_program.py, by name."""

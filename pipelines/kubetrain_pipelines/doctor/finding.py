@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
+from kubetrain_trainer.errors import KubetrainError
+
 
 class Status(StrEnum):
     OK = "ok"
@@ -49,3 +51,12 @@ def unknown(reason: str) -> Finding:
 
 def skipped(reason: str) -> Finding:
     return Finding(Status.SKIPPED, reason)
+
+
+def cluster_missing(error: KubetrainError) -> Finding:
+    return missing(str(error), "export KUBECONFIG=FILE\nkubectl version").named("cluster")
+
+
+def not_made(error: Exception) -> Finding:
+    expected = isinstance(error, KubetrainError)
+    return unknown(str(error) if expected else f"this check failed unexpectedly: {type(error).__name__}: {error}")

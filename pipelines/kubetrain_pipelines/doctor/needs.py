@@ -10,7 +10,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_counts import max_pods, needed_pods, replica_specs
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
-from kubetrain_pipelines.doctor import launch_step
+from kubetrain_pipelines.doctor import admission
 from kubetrain_pipelines.pod_resources import Amounts, resources_of
 
 OBJECTS = {
@@ -93,7 +93,7 @@ class Needs:
 
     def peak(self) -> dict[str, Decimal]:
         """Return what the training and its launch step use, by the names in quotas; no stage uses more."""
-        total: dict[str, Decimal] = defaultdict(Decimal, launch_step.QUOTA)
+        total: dict[str, Decimal] = defaultdict(Decimal, admission.LAUNCH_STEP_QUOTA)
         for pods in (*self.training, *self.etcd):
             total["pods"] += pods.count
             for kind in ("requests", "limits"):

@@ -12,7 +12,7 @@ from kubetrain_components.jobs.etcd_settings import Endpoint
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.transfer_placement import transfer_placement
+from kubetrain_components.run.transfer_container import transfer_placement
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_pipelines import images
 from kubetrain_pipelines.doctor import data, probes

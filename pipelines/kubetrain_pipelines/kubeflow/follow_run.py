@@ -61,12 +61,7 @@ class StillRunning(KfpError, TimeoutError):
 
 
 def follow_run(
-    api: KfpApi,
-    run_id: str,
-    titles: Mapping[str, str] | None,
-    view: RunView,
-    *,
-    timeout_seconds: float = math.inf,
+    api: KfpApi, run_id: str, titles: Mapping[str, str] | None, view: RunView, *, timeout_seconds: float = math.inf
 ) -> Run:
     """Show the events of the run and return it when it has ended.
 
@@ -143,12 +138,7 @@ def _new_events(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, 
 
 
 def watch_run(
-    api: KfpApi,
-    run_id: str,
-    titles: Mapping[str, str] | None,
-    next_steps: str,
-    *,
-    timeout_seconds: float = math.inf,
+    api: KfpApi, run_id: str, titles: Mapping[str, str] | None, next_steps: str, *, timeout_seconds: float = math.inf
 ) -> Run:
     """Return the run when it has succeeded.
 

@@ -42,11 +42,7 @@ log = logging.getLogger(__name__)
 
 class KfpApi:
     def __init__(
-        self,
-        connection: Connection,
-        *,
-        retry_seconds: float = RETRY_SECONDS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
+        self, connection: Connection, *, retry_seconds: float = RETRY_SECONDS, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
         """
         Args:

@@ -8,7 +8,7 @@ from kubetrain_pipelines.kubeflow.failure_causes import causes_of, were_canceled
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.stage_state import RunState
-from kubetrain_pipelines.run_failed import RunFailed
+from kubetrain_trainer.errors import RunFailed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,9 @@ from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_title
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.server_version import check_runs_pipeline
-from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.parse_parameters import parse_parameters, secret_remarks
 from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.say import Say
-from kubetrain_pipelines.secret_settings import secret_remarks
 
 DEFAULT_EXPERIMENT = "Default"
 

@@ -1,4 +1,4 @@
-"""The record of a local run, built from its events and shown by run.json, the summary and the report."""
+"""The record of a local run, built from its events and shown by run.json, the summary, the report and `status`."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.evaluate_model.report import run_report
-from kubetrain_components.jobs.local.owner import this_process
+from kubetrain_components.jobs.local.record import is_running, this_process
 from kubetrain_components.object_store.open_store import local_path
+from kubetrain_components.run.events import EventReader
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
-from kubetrain_pipelines.local_jobs import RECORD, RECORD_SCHEMA
+from kubetrain_pipelines.local_jobs import RECORD, RECORD_SCHEMA, read_record
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
+
+KILLED = "its process was killed, or could not write how it ended"
 
 
 @dataclass(kw_only=True)
@@ -155,3 +158,26 @@ def _write_record(record: RunRecord) -> None:
     content = record.to_json()
     write_json(record.workspace / RECORD, content)
     write_atomically(record.workspace / "report.html", run_report(content, record.output).encode())
+
+
+def read_run(workspace: Path) -> RunRecord:
+    """
+    Raises:
+        InvalidSetting: if the workspace has no record of a run.
+    """
+    written = read_record(workspace)
+    record = RunRecord(
+        pipeline=written.get("pipeline", ""),
+        workspace=workspace,
+        parameters={},
+        config={},
+        started=written.get("started", 0.0),
+        run_id=written["run_id"],
+    )
+    for event in EventReader(workspace / "events.jsonl").new_events():
+        record.add(event)  # the first one has the ID, which is not in the record before its end
+    record.status, record.finished = written["status"], written.get("finished", 0.0)
+    record.error = written["error"] or record.error  # before its end, the error of a stage is only in the events
+    if record.status == "running" and not is_running(written["owner"]):
+        record.status, record.error = "failed", record.error or KILLED
+    return record

@@ -10,11 +10,10 @@ from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
-from kubetrain_pipelines.parse_parameters import parse_parameters, read_parameters
+from kubetrain_pipelines.parse_parameters import parse_parameters, read_parameters, secret_remarks
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import progress_view
-from kubetrain_pipelines.secret_settings import secret_remarks
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 

@@ -55,11 +55,7 @@ def run_local(
             view.say(f"warning: {remark}")
         variables = prepare()
         record = RunRecord(
-            pipeline=pipeline,
-            workspace=workspace,
-            parameters=values,
-            config=config.to_dict(),
-            started=time.time(),
+            pipeline=pipeline, workspace=workspace, parameters=values, config=config.to_dict(), started=time.time()
         )
         write_start(record)
         try:

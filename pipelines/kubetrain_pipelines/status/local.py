@@ -12,8 +12,7 @@ from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
 from kubetrain_pipelines.local_jobs import RECORD, JobGone, jobs_in, jobs_of_run
-from kubetrain_pipelines.local_run.read_run import KILLED, UNKNOWN, read_run
-from kubetrain_pipelines.local_run.record import StageRecord
+from kubetrain_pipelines.local_run.record import KILLED, StageRecord, read_run
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
 from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -26,7 +25,6 @@ STATES = {
     "succeeded": RunState.SUCCEEDED,
     "failed": RunState.FAILED,
     "stopped": RunState.CANCELED,
-    UNKNOWN: RunState.UNKNOWN,
 }
 """The states of runs and stages, by their names in files."""
 TITLES = {stage.name: stage.title for stage in STAGES}

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from kubetrain_components.durations import describe_seconds
 from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
+from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.run_view import progress_parts
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot

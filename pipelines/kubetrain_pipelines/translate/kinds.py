@@ -14,11 +14,7 @@ from kubetrain_trainer.errors import InvalidSetting
 CLEAN_PODS = ("Running", "All", "None")
 GPU_SETTINGS = ("gpus", "gpu_resource", "extra_resources")
 FEWER = "the gang has all pods, or with min_workers so many"
-OPERATORS = (
-    "kubeflow.org/training-operator",
-    "kubeflow.org/mpi-operator",
-    "trainer.kubeflow.org/trainjob-controller",
-)
+OPERATORS = ("kubeflow.org/training-operator", "kubeflow.org/mpi-operator", "trainer.kubeflow.org/trainjob-controller")
 
 
 def take_pytorch_job(draft: Draft, job: Fields) -> None:

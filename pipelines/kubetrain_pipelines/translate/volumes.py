@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
-from kubetrain_components.jobs.kubernetes.manifests.claim_volumes import SHARED_MEMORY
+from kubetrain_components.jobs.kubernetes.manifests.volumes import SHARED_MEMORY
 from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields

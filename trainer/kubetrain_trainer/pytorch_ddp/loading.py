@@ -41,12 +41,7 @@ class Loader:
     """The worker processes of a loader live as long as it does."""
 
     def __init__(
-        self,
-        samples: Any,
-        config: TrainConfig,
-        role: ProcessRole,
-        device: torch.device,
-        collate: Collate | None = None,
+        self, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device, collate: Collate | None = None
     ) -> None:
         self._samples, self._collate, self._device = samples, collate, device
         self._deliver = Delivery(samples, device)

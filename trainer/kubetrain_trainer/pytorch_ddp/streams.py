@@ -59,12 +59,7 @@ class StreamLoader:
     """The counterpart of a Loader. At most one worker process reads ahead, because the data has one position."""
 
     def __init__(
-        self,
-        samples: Any,
-        config: TrainConfig,
-        role: ProcessRole,
-        device: torch.device,
-        collate: Collate | None = None,
+        self, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device, collate: Collate | None = None
     ) -> None:
         self._samples = samples
         self._config = config

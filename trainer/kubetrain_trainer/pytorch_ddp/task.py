@@ -11,15 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
+from torch.utils.data import Dataset
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_names import check_model, is_import_path
 from kubetrain_trainer.own_task import build_own_task
-from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
-from kubetrain_trainer.pytorch_ddp.data import image_data
+from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages, mixed_batch
+from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model
+from kubetrain_trainer.sample_order import derived_seed
 from kubetrain_trainer.sampling import Sampler
+from kubetrain_trainer.stored_images import ImageData, read_images, synthetic_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,3 +183,29 @@ def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
         broadcast_buffers=False,  # they are only statistics
         static_graph=True,
     )
+
+
+def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
+    if config.data == "synthetic":
+        return synthetic_images(config, SyntheticImages)
+    return read_images(config, data_dir, StoredImages, AugmentedImages)
+
+
+class SyntheticImages(Dataset[tuple[Tensor, int]]):
+    """Noise around one pattern per class: learnable, without files, and the same in every process."""
+
+    def __init__(self, samples: int, classes: int, pixels: int, split: str) -> None:
+        self._samples = samples
+        self._patterns = torch.randn(classes, 3, pixels, pixels, generator=torch.Generator().manual_seed(0))
+        seed = torch.Generator().manual_seed(sum(split.encode()))
+        self._noise = torch.randn(2 * self._patterns[0].numel(), generator=seed)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        label = index % len(self._patterns)
+        pattern = self._patterns[label]
+        start = derived_seed(index) % pattern.numel()
+        # Drawing new noise for each sample would take longer than a step of a small model.
+        return pattern + self._noise[start : start + pattern.numel()].view(pattern.shape), label

@@ -54,10 +54,7 @@ def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
 
 
 def load(
-    samples: Any,
-    batches: Iterable[Sequence[Key]],
-    collate: Collate = batch_samples,
-    processes: int = 1,
+    samples: Any, batches: Iterable[Sequence[Key]], collate: Collate = batch_samples, processes: int = 1
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of samples with these keys, in this order.
 

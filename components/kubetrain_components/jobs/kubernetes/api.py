@@ -32,9 +32,8 @@ from kubetrain_components.jobs.kubernetes.errors import (
     Unreachable,
     check_response,
 )
-from kubetrain_components.jobs.kubernetes.request import Request
+from kubetrain_components.jobs.kubernetes.request import Request, Stream
 from kubetrain_components.jobs.kubernetes.retries import ServerHistory, Waiting
-from kubetrain_components.jobs.kubernetes.stream import Stream
 from kubetrain_components.manifest import Manifest
 
 RETRY_SECONDS = 300.0
@@ -128,12 +127,7 @@ class KubernetesApi:
         return None
 
     def delete(
-        self,
-        path: str,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        retry_seconds: float | None = None,
+        self, path: str, *, uid: str = "", resource_version: str = "", retry_seconds: float | None = None
     ) -> bool:
         """Delete the object and return True; False if it is gone or has another uid or resource_version."""
         options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}

@@ -22,21 +22,20 @@ from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
-from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
-from kubetrain_components.jobs.job_times import JobTimes
+from kubetrain_components.jobs.job_state import JobHandle, JobState, JobTimes, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
+from kubetrain_components.jobs.kubernetes.background import for_each
 from kubetrain_components.jobs.kubernetes.companions import companions, create_beside, delete_etcd, own_companions
+from kubetrain_components.jobs.kubernetes.container_log import read_last_lines
 from kubetrain_components.jobs.kubernetes.errors import Conflict, StreamCut
-from kubetrain_components.jobs.kubernetes.find_launcher import find_launcher
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
-from kubetrain_components.jobs.kubernetes.in_parallel import for_each
-from kubetrain_components.jobs.kubernetes.last_lines import read_last_lines
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
-from kubetrain_components.jobs.kubernetes.read_times import read_times
+from kubetrain_components.jobs.kubernetes.pod_times import read_times
+from kubetrain_components.jobs.kubernetes.served import find_launcher
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 from kubetrain_components.jobs.kubernetes.watched import WatchedObject
 from kubetrain_components.jobs.launchers import Launcher

@@ -8,12 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from kubetrain_components.jobs.job_state import JobHandle
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds
-from kubetrain_components.jobs.kubernetes.pod_end import has_ended
-from kubetrain_components.jobs.kubernetes.stream import Stream
+from kubetrain_components.jobs.kubernetes.pod_end import container_status, has_ended
+from kubetrain_components.jobs.kubernetes.request import Stream
+from kubetrain_components.jobs.kubernetes.state import pods_by_replica
+from kubetrain_components.jobs.verdict import KEPT_LINES
 from kubetrain_components.manifest import Manifest
+
+REQUEST_SECONDS = 10.0
+RUNS: dict[str, dict[str, str]] = {"state": {}, "lastState": {"previous": "true"}}
+"""Fields of a container's status that may have an end, with the query for the log of that run."""
 
 PUT_SECONDS = 1.0
 MAX_LINE_BYTES = 64 << 10
@@ -155,3 +162,24 @@ def _text(line: bytes) -> str:
     if stamp[10:11] != b"T":
         text = line
     return text.decode(errors="replace").rstrip("\r")
+
+
+def read_last_lines(api: KubernetesApi, job: JobHandle, pod: str) -> list[str]:
+    """Return the last lines of the newest run of a replica that has ended; none if none has.
+
+    They are requested anew, because the stream of its log may be minutes behind.
+    """
+    traits, path = job.kind.traits, api.path("v1", "pods")
+    found = api.get(path, retry_seconds=REQUEST_SECONDS, labelSelector=f"{traits.job_name_label}={job.name}") or {}
+    for each in reversed(pods_by_replica(found.get("items") or []).get(pod, [])):
+        status = container_status(traits.container, each)
+        for query in (RUNS[field] for field in RUNS if "terminated" in (status.get(field) or {})):
+            return _read(api, f"{path}/{each['metadata']['name']}/log", container=traits.container, **query)
+    return []
+
+
+def _read(api: KubernetesApi, path: str, **query: Any) -> list[str]:
+    limits = {"read_timeout": REQUEST_SECONDS, "retry_seconds": REQUEST_SECONDS}
+    with api.stream(path, **limits, tailLines=KEPT_LINES, **query) as stream:
+        lines = b"".join(stream).splitlines()
+    return [line.decode(errors="replace") for line in lines if not NO_LOG.match(line)]

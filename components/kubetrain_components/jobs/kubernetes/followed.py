@@ -18,12 +18,14 @@ from kubetrain_components.jobs.job_state import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.manifests.etcd import ETCD_LABEL, etcd_name
-from kubetrain_components.jobs.kubernetes.notes import Notes
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
+
+AGAIN_SECONDS = 60.0
+"""Time after which values that could not be written are tried again."""
 
 HEARTBEAT_SECONDS = 1.0
 LOCAL_QUEUES = ("kueue.x-k8s.io/v1beta2", "localqueues")
@@ -222,3 +224,41 @@ def _is_current(watched: Watched) -> bool:
 
 def _has_listed(watched: Watched) -> bool:
     return watched.has_synced or not watched.is_alive()
+
+
+class Notes(BackgroundThread):
+    """A thread that writes the newest value of each annotation until it is stopped.
+
+    The API server, or a webhook, may take long to accept each. Neither the job's states nor its log wait for that.
+    """
+
+    def __init__(self, write: Callable[[Mapping[str, str]], bool]) -> None:
+        super().__init__("notes", Changes())
+        self._write = write
+        self._pending: dict[str, str] = {}
+
+    def put(self, values: Mapping[str, str]) -> None:
+        with self.changed.lock:
+            self._pending.update(values)
+            self.changed.notify()
+
+    def stop(self) -> None:
+        super().stop()
+        self.changed.notify()
+
+    def _do_work(self) -> None:
+        while values := self._take():
+            if not self._write(values):
+                self._put_back(values)
+                self.must_stop.wait(AGAIN_SECONDS)
+
+    def _take(self) -> dict[str, str]:
+        """Wait for values; return none once the thread must stop."""
+        with self.changed.lock:
+            self.changed.wait_for(lambda: bool(self._pending) or self.must_stop.is_set())
+            values, self._pending = self._pending, {}
+            return {} if self.must_stop.is_set() else values
+
+    def _put_back(self, values: Mapping[str, str]) -> None:
+        with self.changed.lock:
+            self._pending = {**values, **self._pending}

@@ -6,13 +6,13 @@ pods are sampled.
 
 import contextlib
 import queue
+import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kubetrain_components.jobs.job_logs import is_alarming
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.kubernetes.alarms import Alarms
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Lines
 from kubetrain_components.jobs.kubernetes.log_position import SECOND, nanoseconds, rfc3339
@@ -20,6 +20,11 @@ from kubetrain_components.jobs.kubernetes.pod_log import PodLog
 from kubetrain_components.jobs.kubernetes.sampled_logs import SampledLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest
+
+MAX_SAME = 3
+COUNT_SECONDS = 10.0
+VARYING = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+"""Parts of a line that differ between pods: times, ranks, addresses."""
 
 MAX_QUEUED_BATCHES = 64
 """Limits the memory of lines that have been read and not yet passed on."""
@@ -183,3 +188,38 @@ class PodLogs:
 
 def _warning(pod: str, what: str) -> LogLine:
     return LogLine(pod, f"warning: the launcher {what}; the job continues")
+
+
+@dataclass
+class _Kind:
+    """Lines that differ only in numbers."""
+
+    until: float
+    shown: int = 0
+    more: int = 0
+    last: LogLine | None = None
+
+
+class Alarms:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kinds: dict[str, _Kind] = {}
+
+    def accept(self, line: LogLine) -> bool:
+        """Return True if the line must be shown; else count it."""
+        kind = self._kinds.setdefault(VARYING.sub("#", line.text), _Kind(self._clock() + COUNT_SECONDS))
+        if kind.shown < MAX_SAME:
+            kind.shown += 1
+            return True
+        kind.more, kind.last = kind.more + 1, line
+        return False
+
+    def counted(self, *, is_end: bool = False) -> Iterator[LogLine]:
+        """Yield a line for each kind of lines that were only counted for a while."""
+        for key, kind in list(self._kinds.items()):
+            if is_end or self._clock() >= kind.until:
+                del self._kinds[key]
+                if kind.last is not None:
+                    yield LogLine(
+                        kind.last.pod, f"{kind.last.text} (and {kind.more - 1} more such lines of other pods)"
+                    )

@@ -1,8 +1,11 @@
-"""The times of a run's jobs and pods, derived from their manifests. Pure functions."""
+"""The times of a run's jobs and pods: from the cluster, or for deleted pods, from earlier watches."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from kubetrain_components.jobs.job_times import JobTimes, PodTimes
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_state import JobTimes, PodTimes
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
     finished_at,
@@ -11,10 +14,17 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     status_of,
     was_disrupted,
 )
+from kubetrain_components.jobs.kubernetes.served import Resource, list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, was_suspended
+from kubetrain_components.jobs.kubernetes.watched import WatchedObject
 from kubetrain_components.jobs.placement import is_gpu
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.errors import KubetrainError
+
+PODS: Resource = ("v1", "pods")
+READ_SECONDS = 10.0
+"""Time for which these requests are retried: nothing but a summary depends on them."""
 
 SCHEDULED = ("PodScheduled", "True")
 """Type and status of the condition of a pod that has a node."""
@@ -80,3 +90,18 @@ def _requested(pod: Manifest, is_wanted: Callable[[str], bool]) -> float:
     resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
     requests = ({**(each.get("limits") or {}), **(each.get("requests") or {})} for each in resources)
     return float(sum(amount(str(size)) for each in requests for name, size in each.items() if is_wanted(name)))
+
+
+def read_times(api: KubernetesApi, job: Job, watched: Iterable[WatchedObject]) -> JobTimes:
+    """Return the times of all attempts of the job's stage."""
+    jobs: list[Manifest] = []
+    pods = {each.uid: {**each.manifest, "deleted": each.is_gone} for each in watched}
+    with contextlib.suppress(KubetrainError):
+        jobs = _list(api, job.kind.traits.resource, job)
+        present = {pod["metadata"]["uid"]: pod for pod in _list(api, PODS, job)}
+        pods = {uid: {**pod, "deleted": True} for uid, pod in pods.items()} | present
+    return job_times(job.kind.traits.container, jobs, list(pods.values()))
+
+
+def _list(api: KubernetesApi, resource: Resource, job: Job) -> list[Manifest]:
+    return list_if_served(api, resource, retry_seconds=READ_SECONDS, labelSelector=job.identity.selector)

@@ -216,10 +216,7 @@ class _Reader(BackgroundThread):
     """Reads one log after another."""
 
     def __init__(
-        self,
-        work: "queue.PriorityQueue[Work]",
-        done: "queue.SimpleQueue[SampledLog]",
-        changed: Changes,
+        self, work: "queue.PriorityQueue[Work]", done: "queue.SimpleQueue[SampledLog]", changed: Changes
     ) -> None:
         super().__init__("sampled logs", changed)
         self._work, self._done = work, done

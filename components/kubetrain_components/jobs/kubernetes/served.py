@@ -1,10 +1,15 @@
-"""Lists of objects of kinds that a cluster may not have, such as those of an operator."""
+"""What a cluster has: objects of kinds that it may lack, such as an operator's, and what runs a training there."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
+from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.manifest import Manifest, without_managed_fields
+from kubetrain_trainer.errors import InvalidSetting
 
 Resource = tuple[str, str]
 """API version and plural."""
@@ -20,17 +25,58 @@ def is_served(api: KubernetesApi, resource: Resource) -> bool:
     return any(each["name"] == plural for each in found.get("resources") or [])
 
 
-def list_if_served(api: KubernetesApi, resource: Resource, **query: Any) -> list[Manifest]:
+def list_if_served(
+    api: KubernetesApi, resource: Resource, keep: Callable[[Manifest], Manifest] = without_managed_fields, **query: Any
+) -> list[Manifest]:
     """Return the objects; none if the cluster does not have this kind.
 
     Raises:
         Forbidden: if our account may not list them, although the cluster has the kind.
     """
     try:
-        return list((api.list_all(api.path(*resource), without_managed_fields, **query) or {}).get("items") or [])
+        return list((api.list_all(api.path(*resource), keep, **query) or {}).get("items") or [])
     except UnknownKind:
         return []
     except Forbidden:  # also the answer for kinds that the cluster does not have
         if is_served(api, resource):
             raise
         return []
+
+
+def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity: JobIdentity) -> tuple[Launcher, str]:
+    """Return the launcher, and why.
+
+    Raises:
+        InvalidSetting: if the cluster lacks the one that is set, or another one runs this training already.
+    """
+    served = [each for each in LAUNCHERS if is_served(api, each.kind(framework).traits.resource)]
+    jobs = {each: _jobs(api, each, framework, identity) for each in served}
+    if wanted is not Launcher.AUTO:
+        if wanted not in served:
+            kind = wanted.kind(framework)
+            raise InvalidSetting(f"launcher is '{wanted}', but the cluster has no {kind}: install it, or set auto")
+        _check_no_other(wanted, jobs)
+        return wanted, "as set"
+    for launcher in served:
+        if jobs[launcher]:
+            return launcher, "it runs this training already"
+    return served[0], f"the cluster has {served[0].kind(framework)}"
+
+
+def _jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobIdentity) -> list[Manifest]:
+    with contextlib.suppress(Forbidden):
+        found = list_if_served(api, launcher.kind(framework).traits.resource, labelSelector=identity.selector)
+        return [
+            each for each in found if identity.has_attempt(each["metadata"]["name"])
+        ]  # another pipeline's run may have its ID
+    return []
+
+
+def _check_no_other(wanted: Launcher, jobs: dict[Launcher, list[Manifest]]) -> None:
+    """Refuse a second job of the training, which would write to the same folder."""
+    for launcher in jobs.keys() - {wanted}:
+        for job in jobs[launcher]:
+            raise InvalidSetting(
+                f"launcher is '{wanted}', but job {job['metadata']['name']} of launcher {launcher} has this training: "
+                f"delete that job, or set launcher to auto or {launcher}"
+            )

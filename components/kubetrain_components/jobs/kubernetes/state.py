@@ -10,8 +10,11 @@ from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
-from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import INDEX_ANNOTATION
-from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INSTANCE_LABEL, NEEDS_FIRST_ANNOTATION
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import (
+    INDEX_ANNOTATION,
+    INSTANCE_LABEL,
+    NEEDS_FIRST_ANNOTATION,
+)
 from kubetrain_components.jobs.kubernetes.manifests.pod_counts import needed_pods
 from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,

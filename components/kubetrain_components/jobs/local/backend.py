@@ -7,20 +7,18 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_identity import JobIdentity
-from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
-from kubetrain_components.jobs.job_times import JobTimes
+from kubetrain_components.jobs.job_state import JobHandle, JobState, JobTimes, LogLine
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.jobs.local.record import LocalRecord
-from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
 from kubetrain_components.jobs.verdict import KEPT_LINES
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.resources import usable_cpus
@@ -191,3 +189,27 @@ class _Tail:
             return b""
         self._offset += len(data)
         return data
+
+
+def pod_shares(job: Job, cpus: int, gpus: Sequence[str]) -> dict[tuple[str, int], dict[str, str]]:
+    """Return the variables for CPU threads and GPUs of each pod, by its role and index.
+
+    If there are fewer GPUs than processes, no pod gets one: two NCCL ranks cannot share a GPU.
+    """
+    threads = max(1, cpus // (job.total_replicas * job.processes_per_replica))
+    gpus_each = len(gpus) // job.total_replicas
+    gpus_each = gpus_each if gpus_each >= job.processes_per_replica else 0
+    return {
+        (pod.role, pod.index): {
+            "OMP_NUM_THREADS": str(threads),
+            **({"CUDA_VISIBLE_DEVICES": ",".join(gpus[number * gpus_each :][:gpus_each])} if gpus else {}),
+        }
+        for number, pod in enumerate(job.pods())
+    }
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:
+    """Return the GPUs as CUDA numbers them."""
+    if (chosen := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [each.strip() for each in chosen.split(",") if each.strip()]
+    return [str(number) for number in range(len(list(devices.glob("nvidia[0-9]*"))))]

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kubetrain_components.jobs.job import Job, RestartPolicy
-from kubetrain_components.jobs.job_state import Phase
-from kubetrain_components.jobs.job_times import PodTimes
-from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_components.jobs.job_state import Phase, PodTimes
+from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.local.pod import LocalPod
 from kubetrain_components.jobs.local.record import LocalRecord, Status, status_of
 from kubetrain_components.jobs.operator_environment import AddressOf, operator_environment

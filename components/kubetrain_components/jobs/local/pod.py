@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kubetrain_components.jobs.job import Replica
-from kubetrain_components.jobs.job_state import Phase, PodState
-from kubetrain_components.jobs.job_times import PodTimes
+from kubetrain_components.jobs.job_state import Phase, PodState, PodTimes
 from kubetrain_components.jobs.local.loopback import HOST, without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
 from kubetrain_trainer.metrics_page import HOST_VARIABLE

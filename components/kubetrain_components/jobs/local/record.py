@@ -16,11 +16,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
-from kubetrain_components.jobs.local.owner import is_running, this_process
 from kubetrain_trainer.durable_files import read_json, write_json
 
 Status = Mapping[str, Any]
@@ -131,3 +132,17 @@ class LocalRecord:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def this_process() -> dict[str, float]:
+    process = psutil.Process()
+    return {"pid": process.pid, "started": process.create_time()}
+
+
+def is_running(owner: Mapping[str, float]) -> bool:
+    """Return False also for a process that has ended, but that its parent has not waited for yet."""
+    try:
+        process = psutil.Process(int(owner["pid"]))
+        return bool(process.create_time() == owner["started"]) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

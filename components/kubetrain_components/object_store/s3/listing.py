@@ -5,8 +5,10 @@ listing is therefore split at folders into ranges of keys, which are listed in p
 """
 
 import marshal
+import re
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
@@ -16,7 +18,6 @@ from typing import IO, TypeVar
 
 from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, find_only, may_be_constant
 from kubetrain_components.object_store.s3.listing_page import folders_of, names_of, next_token, rows_of, text_of
-from kubetrain_components.object_store.s3.unseen_names import UnseenNames
 from kubetrain_components.object_store.store import StoredObject, StoreError
 
 RANGES = 16
@@ -79,6 +80,30 @@ def _spool_rest(
     # Each range has its own copy: what one finds must not depend on how fast another is.
     listed = [_pages(get_page, prefix, set(constants), *span) for span in spans]
     return _spool_ranges(listed, spool, unseen) and _are_empty(get_page, [prefix + each for each in unseen])
+
+
+class UnseenNames:
+    """Names that a listing must have: if one is missing but not empty, its ranges were not in the order of keys' bytes.
+
+    A server that lists folder by folder puts "train/" before "train.csv" and "train-extra/". A range of keys ends at
+    the first key after it, so that what such a server lists later is lost, although each page is in order.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = set(names) - {""}
+        self._sorted = sorted(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def see(self, keys: Sequence[str]) -> None:
+        """Record the keys of a page, sorted."""
+        if not self._names:
+            return
+        first, last = keys[0], keys[-1]
+        near = self._sorted[bisect_left(self._sorted, first) : bisect_right(self._sorted, last)]
+        self._names.difference_update(each for each in near if keys[bisect_left(keys, each)].startswith(each))
+        self._names.difference_update(first[: slash.end()] for slash in re.finditer("/", first))
 
 
 def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[bytes], unseen: UnseenNames) -> bool:

@@ -4,6 +4,8 @@ botocore finds the endpoint, credentials and CA certificates, so that they are c
 requests are our own, because botocore's overhead per request is longer than a small object takes to arrive.
 """
 
+import hashlib
+import hmac
 import os
 from collections.abc import Generator, Mapping
 from contextlib import closing
@@ -24,8 +26,10 @@ from botocore.session import Session
 from kubetrain_components.object_store.s3.http_connection import HttpConnection, HttpResponse
 from kubetrain_components.object_store.s3.origin import Origin
 from kubetrain_components.object_store.s3.refusals import RequestRefused, refusal_of
-from kubetrain_components.object_store.s3.signature import Signer
 from kubetrain_components.object_store.store import Access
+
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+ALGORITHM = "AWS4-HMAC-SHA256"
 
 DEFAULT_REGION = "us-east-1"
 REGION_VARIABLES = ("AWS_DEFAULT_REGION", "AWS_REGION")
@@ -34,6 +38,70 @@ REDIRECTED = (301, 302, 307, 400)
 MAX_REDIRECTS = 3
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+def frozen_keys(credentials: Credentials) -> tuple[str, str, str | None]:
+    """Return the current access key, secret key and session token, after renewing them if it is time.
+
+    Raises:
+        BotoCoreError, ClientError: if they cannot be renewed.
+    """
+    try:
+        frozen = credentials.get_frozen_credentials()
+    except RuntimeError as error:  # the renewed ones have expired too
+        raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
+    return frozen.access_key, frozen.secret_key, frozen.token
+
+
+class Signer:
+    """Signs requests without a body, as botocore does but many times faster: it caches the key of the day."""
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        self._cached = ("", "", b"")  # secret, day and key: one tuple, because threads share it
+
+    def signed(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: Mapping[str, str],
+        credentials: tuple[str, str, str | None],
+        moment: datetime,
+    ) -> dict[str, str]:
+        """Return the headers together with those of the signature.
+
+        Args:
+            path: The percent-encoded path.
+            query: The percent-encoded parameters, sorted by name.
+            headers: The headers to sign, including the host, with lowercase names.
+            credentials: The access key, secret key and session token.
+            moment: The time of the request.
+        """
+        access, secret, token = credentials
+        time, day = f"{moment:%Y%m%dT%H%M%SZ}", f"{moment:%Y%m%d}"
+        signed = {**headers, "x-amz-content-sha256": EMPTY_SHA256, "x-amz-date": time}
+        if token:
+            signed["x-amz-security-token"] = token
+        names = sorted(signed)
+        lines = "".join(f"{name}:{signed[name]}\n" for name in names)
+        request = f"{method}\n{path}\n{query}\n{lines}\n{';'.join(names)}\n{EMPTY_SHA256}"
+        scope = f"{day}/{self.region}/s3/aws4_request"
+        to_sign = f"{ALGORITHM}\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(self._signing_key(secret, day), to_sign.encode(), "sha256").hex()
+        signed["authorization"] = (
+            f"{ALGORITHM} Credential={access}/{scope}, SignedHeaders={';'.join(names)}, Signature={signature}"
+        )
+        return signed
+
+    def _signing_key(self, secret: str, day: str) -> bytes:
+        cached_secret, cached_day, key = self._cached
+        if (cached_secret, cached_day) != (secret, day):
+            key = f"AWS4{secret}".encode()
+            for part in (day, self.region, "s3", "aws4_request"):
+                key = hmac.digest(key, part.encode(), "sha256")
+            self._cached = (secret, day, key)
+        return key
 
 
 @dataclass(frozen=True)
@@ -184,16 +252,3 @@ def region_of(session: Session) -> str:
 
 def region_of_arn(bucket: str) -> str:
     return bucket.split(":")[3] if bucket.startswith("arn:") else ""
-
-
-def frozen_keys(credentials: Credentials) -> tuple[str, str, str | None]:
-    """Return the current access key, secret key and session token, after renewing them if it is time.
-
-    Raises:
-        BotoCoreError, ClientError: if they cannot be renewed.
-    """
-    try:
-        frozen = credentials.get_frozen_credentials()
-    except RuntimeError as error:  # the renewed ones have expired too
-        raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
-    return frozen.access_key, frozen.secret_key, frozen.token

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import queue
 import resource
 import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,10 +18,13 @@ import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.util import make_headers
 
+from kubetrain_components import urls
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection
 from kubetrain_components.jobs.kubernetes.access.credentials import Credential, Credentials
-from kubetrain_components.jobs.kubernetes.access.idle_connections import POOLS
-from kubetrain_components.jobs.kubernetes.access.proxies import proxy_for
+from kubetrain_components.no_proxy import bypasses_proxy
+from kubetrain_trainer.errors import InvalidSetting
+
+SOURCE = "proxy-url of the kubeconfig, else HTTPS_PROXY or HTTP_PROXY"
 
 MAX_CONNECTIONS = 1024
 MAX_DESCRIPTORS = 65_536
@@ -138,3 +143,62 @@ def raise_descriptor_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def proxy_for(server: str, proxy_url: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URL of the proxy, read as Go and so kubectl does; empty if there is none.
+
+    Args:
+        proxy_url: The kubeconfig's, which wins over the environment.
+
+    Raises:
+        AccessError: if the proxy is of an unsupported kind, or no URL.
+    """
+    try:
+        return urls.proxy_url(proxy_url or _of_environment(server, environment), SOURCE)
+    except InvalidSetting as error:
+        raise AccessError(str(error)) from error
+
+
+def _of_environment(server: str, environment: Mapping[str, str]) -> str:
+    if bypasses_proxy(server, _variable("NO_PROXY", environment)):
+        return ""
+    return _variable(f"{urlsplit(server).scheme.upper()}_PROXY", environment)
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    return environment.get(name) or environment.get(name.lower(), "")
+
+
+class IdleConnections:
+    """A last-in-first-out queue that an interrupt cannot leave locked: it lacks the locks of Python's own."""
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self._connections: deque[Any] = deque()
+
+    def get(self, block: bool = False, timeout: float | None = None) -> Any:
+        try:
+            return self._connections.pop()
+        except IndexError:
+            raise queue.Empty from None
+
+    def put(self, connection: Any, block: bool = False, timeout: float | None = None) -> None:
+        if len(self._connections) >= self._maxsize:
+            raise queue.Full
+        self._connections.append(connection)
+
+    def qsize(self) -> int:
+        return len(self._connections)
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    QueueCls = IdleConnections  # type: ignore[assignment]
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    QueueCls = IdleConnections  # type: ignore[assignment]
+
+
+POOLS = {"http": _HttpPool, "https": _HttpsPool}
+"""Classes of the pools, by the scheme of their URLs."""

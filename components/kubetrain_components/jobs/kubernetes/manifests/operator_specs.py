@@ -3,9 +3,8 @@
 from typing import Any
 
 from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
-from kubetrain_components.jobs.kubernetes.manifests.container_ports import rendezvous_port
 from kubetrain_components.jobs.kubernetes.manifests.etcd import rendezvous_of
-from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template, rendezvous_port
 from kubetrain_components.manifest import Manifest
 
 

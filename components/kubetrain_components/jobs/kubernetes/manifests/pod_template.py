@@ -3,30 +3,58 @@
 Pods comply with the Pod Security level `restricted`, unless hostNetwork or RDMA needs more.
 """
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kubetrain_components.jobs.annotations import APP_LABEL, LABEL_PREFIX, RUN_ID
 from kubetrain_components.jobs.job import Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
-from kubetrain_components.jobs.kubernetes.manifests.claim_volumes import claim_mounts, claim_volumes
-from kubetrain_components.jobs.kubernetes.manifests.code_container import (
-    code_environment,
-    code_fetchers,
-    code_mounts,
-    code_volumes,
-)
-from kubetrain_components.jobs.kubernetes.manifests.container_environment import container_environment
-from kubetrain_components.jobs.kubernetes.manifests.container_ports import container_ports
 from kubetrain_components.jobs.kubernetes.manifests.node_choice import (
     affinity,
     spot_labels,
     spot_tolerations,
     spread_constraints,
 )
-from kubetrain_components.jobs.kubernetes.manifests.shard_cache import cache_mounts, cache_sidecars, cache_volumes
+from kubetrain_components.jobs.kubernetes.manifests.volumes import (
+    cache_mounts,
+    cache_sidecars,
+    cache_volumes,
+    claim_mounts,
+    claim_volumes,
+    code_environment,
+    code_fetchers,
+    code_mounts,
+    code_volumes,
+)
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest, strings, without_empty
+from kubetrain_trainer.resources import NODE_VARIABLE
+
+RENDEZVOUS_PORT = 23456
+"""The operator's default."""
+HOST_PORTS = range(20_000, 30_000)
+"""Below the ports that Kubernetes assigns to services and the kernel to connections."""
+METRICS_PORT_NAME = "metrics"
+
+NCCL_PRESETS = {
+    "": {},
+    "ethernet": {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"},
+    "infiniband": {
+        "NCCL_DEBUG": "WARN",
+        "NCCL_IB_DISABLE": "0",
+        "NCCL_NET": "IB",  # otherwise NCCL falls back to TCP without a word
+        "NCCL_NET_GDR_LEVEL": "PHB",
+        "NCCL_IB_QPS_PER_CONNECTION": "4",
+        "NCCL_MIN_NCHANNELS": "8",
+    },
+}
+HOST_INTERFACES = "^lo,docker,cni,veth,cali,flannel"
+"""Interface names of nodes vary, so this excludes those that do not reach other nodes."""
+NODE_OF_POD: Manifest = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+"""The trainers name the node of a slow process."""
 
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -175,3 +203,63 @@ def _app_labels(job: Job) -> dict[str, str]:
 def _istio(placement: Placement) -> dict[str, str]:
     """Disable the sidecar: current Istio reads this as a label, older versions as an annotation."""
     return {} if placement.istio else {"sidecar.istio.io/inject": "false"}
+
+
+def container_environment(job: Job, replica: Replica) -> list[Manifest]:
+    """Return the variables: the placement's settings override presets, and the job's own variables override both."""
+    placement = job.placement
+    values = {**_threads(job), **NCCL_PRESETS[placement.network]}
+    if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
+        values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
+    values |= {**strings(placement.nccl), **strings(placement.env), **replica.env}
+    sources = {name: source for name, source in placement.env.items() if isinstance(source, Mapping)}
+    if job.is_training and NODE_VARIABLE not in values:
+        sources.setdefault(NODE_VARIABLE, NODE_OF_POD)
+    for name, source in placement.secret_env.items():
+        secret, key = source.split("/", 1)
+        sources[name] = {"secretKeyRef": {"name": secret, "key": key}}
+    return [
+        *({"name": name, "value": values[name]} for name in sorted(values.keys() - sources.keys())),
+        *({"name": name, "valueFrom": sources[name]} for name in sorted(sources)),
+    ]
+
+
+def _threads(job: Job) -> dict[str, str]:
+    """Use one thread per CPU of the pod. By default a process uses all CPUs of its node and slows down other pods.
+
+    Pods with GPUs keep the default: their CPUs only load data.
+    """
+    if job.placement.has_gpus:
+        return {}
+    quantity = job.placement.cpu_limit or job.placement.cpu
+    cpus = whole_amount(quantity) if quantity else 1
+    return {"OMP_NUM_THREADS": str(max(1, cpus // job.processes_per_replica))}
+
+
+def container_ports(job: Job, replica: Replica) -> list[Manifest]:
+    ports = {**_rendezvous_ports(job, replica), **_metrics_ports(job, replica)}
+    return [{"name": name, "containerPort": port} for name, port in ports.items()]
+
+
+def _rendezvous_ports(job: Job, replica: Replica) -> dict[str, int]:
+    """Declare the port on a node's network, so that the scheduler puts pods with the same port on different nodes."""
+    if not job.placement.host_network or not job.is_training:
+        return {}
+    return {job.kind.traits.port_name: rendezvous_port(job, replica.role)}
+
+
+def _metrics_ports(job: Job, replica: Replica) -> dict[str, int]:
+    """Declare the port in the role that the chief has, where monitoring finds it by its name."""
+    return {METRICS_PORT_NAME: job.metrics_port} if job.metrics_port and replica.role == job.lead_role else {}
+
+
+def rendezvous_port(job: Job, role: str) -> int:
+    if not job.placement.host_network:
+        return RENDEZVOUS_PORT
+    return host_port(job.identity, "" if role == job.lead_role else role)
+
+
+def host_port(identity: JobIdentity, role: str = "") -> int:
+    """Return a port that other jobs and roles are unlikely to have, and that a restarted launcher finds again."""
+    digest = hashlib.sha256(f"{identity.name}{role}".encode()).hexdigest()
+    return HOST_PORTS[int(digest, 16) % len(HOST_PORTS)]

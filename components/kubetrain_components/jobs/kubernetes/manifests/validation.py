@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
-from kubetrain_components.jobs.kubernetes.manifests.claim_volumes import claim_mounts, claim_volumes
-from kubetrain_components.jobs.kubernetes.manifests.code_container import code_mounts, code_volumes
-from kubetrain_components.jobs.kubernetes.manifests.container_ports import rendezvous_port
-from kubetrain_components.jobs.kubernetes.manifests.indexed_environment import INDEX, variables
-from kubetrain_components.jobs.kubernetes.manifests.shard_cache import cache_mounts, cache_volumes
+from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INDEX, variables
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import rendezvous_port
 from kubetrain_components.jobs.kubernetes.manifests.train_job import names_of_jobs
+from kubetrain_components.jobs.kubernetes.manifests.volumes import (
+    cache_mounts,
+    cache_volumes,
+    claim_mounts,
+    claim_volumes,
+    code_mounts,
+    code_volumes,
+)
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 

@@ -1,7 +1,10 @@
-"""Reduce a confusion matrix to a readable size, and arrange an ROC curve for Kubeflow Pipelines."""
+"""What an evaluation tells beyond its metrics: the worst confusions, and how the latest published model compares."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from kubetrain_components.run.gate import Latest, latest_of
+from kubetrain_components.shown_values import number
 
 MAX_CLASSES, WORST = 50, 5
 
@@ -40,3 +43,23 @@ def describe_unanswered(evaluation: Mapping[str, Any]) -> Iterator[str]:
             f"for {found['samples']:,} of {evaluation['samples']:,} {evaluation['split']} samples, the output is not a "
             f"number, and there is no prediction: the first is sample {found['first']:,}, counted from 0"
         )
+
+
+def latest_metrics(evaluation: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the metrics of the latest model by names that say so."""
+    latest = latest_of(evaluation) or Latest()
+    return {f"latest_{name}": value for name, value in latest.metrics.items()}
+
+
+def describe_comparison(evaluation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each metric with both values, or one that says why there is nothing to compare with."""
+    latest = latest_of(evaluation)
+    if latest is None:
+        return
+    if latest.problem:
+        yield f"the latest model, {latest.version}, cannot be compared with: {latest.problem}"
+    elif not latest.version:
+        yield "no model is published yet to compare with"
+    for name, value in sorted(evaluation["metrics"].items()):
+        if name in latest.metrics:
+            yield f"test {name}: {number(value)}; of the latest model, {latest.version}: {number(latest.metrics[name])}"
