@@ -3,7 +3,10 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
+
+import pytest
 
 from kubetrain_components.evaluate_model.findings import (
     MAX_CLASSES,
@@ -14,6 +17,7 @@ from kubetrain_components.evaluate_model.findings import (
 )
 from kubetrain_components.evaluate_model.plots import curves
 from kubetrain_components.evaluate_model.report import slow_processes, training_report
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.evaluation_record import ClassPredictions
 from kubetrain_trainer.time_spent import TimeSpent
@@ -47,6 +51,27 @@ def test_a_report_without_its_launch_shows_the_trainers_own_time(tmp_path: Path)
     assert "Time of the training" in page
     assert "starting the program, until its first step" in page
     assert "2 min 00 s, 75%" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "classes", "said"),
+    [
+        ({"model": "resnet18"}, (), "Evaluated: resnet18<"),
+        ({"model": "resnet18"}, ("cat", "a<b"), "Evaluated: resnet18, 2 classes: cat, a&lt;b<"),
+        ({"entry": {"script": "train.py"}}, (), "Evaluated: train.py<"),
+        ({"entry": {"command": ["python", "x.py"]}}, (), "Evaluated: python<"),
+    ],
+)
+def test_the_headline_says_what_was_trained(
+    settings: dict[str, Any], classes: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("pytorch", TrainConfig(**settings), "")
+    if classes:
+        checkpoint = output.write_checkpoint(TrainingProgress(step=1), {}, lambda path: (path / "s").touch())
+        evaluation = {"split": "test", "samples": 2, "metrics": {"loss": 0.5}, "classes": classes}
+        output.write_evaluation({**evaluation, "manifest_sha256": checkpoint.manifest_sha256})
+    assert f"<strong>{said}/strong>" in training_report(output)
 
 
 def test_a_slow_process_is_a_fact_with_its_largest_delay_and_its_steps() -> None:

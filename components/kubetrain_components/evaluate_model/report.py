@@ -18,8 +18,10 @@ from kubetrain_components.run.describe_time import describe_cost, time_rows
 from kubetrain_components.run.training_time import TrainingTime, reported_time
 from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.some_of import some_of
 from kubetrain_trainer.training_output import TrainingOutput
 
 HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
@@ -79,12 +81,20 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     evaluation = _evaluation(output)
     rows = _rows(output, page["config"]) if output else []
     return environment.get_template("report.html.j2").render(
-        **{**page, "facts": [*page["facts"], *slow_processes(rows)]},
+        **{**page, "headline": _headline(page, evaluation), "facts": [*page["facts"], *slow_processes(rows)]},
         **evaluation,
         curves=_curves(rows, page["config"]),
         changed={name: value for name, value in config if value != defaults.get(name)},
         unchanged={name: value for name, value in config if value == defaults.get(name)},
     )
+
+
+def _headline(page: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
+    """Add what was trained: your program, or the model and its classes."""
+    entry = parse_entry(page["config"].get("entry", {}))
+    classes = (evaluation["evaluation"] or {}).get("classes", ())
+    what = entry.name if entry else page["config"].get("model", "")
+    return f"{page['headline']}: {what}" + (f", {len(classes):,} classes: {some_of(classes)}" if classes else "")
 
 
 def _rows(output: TrainingOutput, config: Mapping[str, Any]) -> list[dict[str, Any]]:
