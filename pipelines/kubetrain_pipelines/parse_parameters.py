@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +13,7 @@ from kubetrain_components.secret_values import has_secret, is_secret
 from kubetrain_pipelines.pipeline_parameters import Parameter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.settings import Settings, as_text, coerced, parse_value
+from kubetrain_trainer.settings import Settings, as_text, coerced, parse_value, without_repeats
 
 NAMES_OF_SECRETS = {"s3_secret", "secret_env", "env_secrets", "image_pull_secrets"}
 REMARK = (
@@ -79,7 +78,7 @@ def _text_of(name: str, value: Any) -> str:
 
 def read_parameters(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repeats)
+        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=without_repeats)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"--params {file} cannot be read ({error}): pass a file with a JSON object") from error
     except (ValueError, RecursionError) as error:
@@ -87,14 +86,6 @@ def read_parameters(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InvalidSetting(f'--params {file} is not a JSON object: write {{"name": value, …}}')
     return content
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Of a name that it has twice, JSON's parser would drop the first value silently."""
-    for name, count in Counter(name for name, _ in pairs).items():
-        if count > 1:
-            raise ValueError(f"'{name}' is given twice")
-    return dict(pairs)
 
 
 def _parse_pair(known: Mapping[str, Parameter], pair: str) -> tuple[str, Any]:

@@ -258,6 +258,19 @@ def test_unusable_files_are_refused(tmp_path: Path, content: str, says: str) -> 
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ('train_config={"seed": 1, "seed": 2}', "train_config: 'seed' is given twice"),
+        ('placement={"env": {"A": "1", "A": "2"}}', "placement: 'A' is given twice"),
+        ('env={"A": "1", "A": "2"}', "env: 'A' is given twice"),
+    ],
+)
+def test_a_name_that_an_object_has_twice_is_refused(parameters: Sequence[Parameter], pair: str, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        parse_parameters(parameters, [*NEEDED, pair])
+
+
 def test_a_missing_parameter_is_named_with_its_meaning(parameters: Sequence[Parameter]) -> None:
     with pytest.raises(InvalidSetting, match=r"model_uri is missing \(.*s3://BUCKET/PREFIX\).*: set model_uri="):
         parse_parameters(parameters, NEEDED[:1])

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from typing import Any, ClassVar, Self
@@ -136,6 +137,22 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+class RepeatedName(ValueError):
+    """A JSON object has a name twice, of which JSON's parser would drop the first value silently."""
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        RepeatedName: if it has a name twice.
+    """
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise RepeatedName(f"'{name}' is given twice")
+    return dict(pairs)
+
+
 def parse_value(name: str, kind: Any, text: str) -> Any:
     """Parse a value from text on a command line: a string as it is, other types from JSON.
 
@@ -145,7 +162,9 @@ def parse_value(name: str, kind: Any, text: str) -> Any:
     if kind is str:
         return text
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=without_repeats)
+    except RepeatedName as error:
+        raise InvalidSetting(f"{name}: {error}") from None
     except (ValueError, RecursionError):  # also a number of thousands of digits
         raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
 
