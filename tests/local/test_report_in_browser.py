@@ -142,7 +142,7 @@ def test_a_failed_runs_report_says_why(browser: object, tmp_path: Path, width: i
     view, complaints = open_page(browser, uri, width, height, scheme)
     assert complaints == []
     assert view.evaluate("document.documentElement.scrollWidth") <= width
-    assert view.inner_text(".verdict strong") == "Failed in launch_training"
+    assert view.inner_text(".verdict strong") == "Failed in launch_training: digits_cnn"
     assert "<b>it</b> broke: mend it" in view.inner_text(".verdict")
 
 

@@ -127,12 +127,6 @@ def test_the_default_is_the_workspace_here(tmp_path: Path) -> None:
     assert (shown.exit_code, shown.output.splitlines()[0][:39]) == (0, "run r-1 (train-pytorch): running, start")
 
 
-def test_a_run_of_an_earlier_version_that_may_have_been_killed_is_unknown(tmp_path: Path) -> None:
-    workspace = make_workspace(tmp_path / "workspace")
-    change_owner(workspace, {})
-    assert "run r-1 (train-pytorch): unknown" in kubetrain("status", workspace).output
-
-
 def test_a_training_is_watched_to_its_end(tmp_path: Path) -> None:
     go = tmp_path / "go"
     training = script(f"import os, time; print({PROGRESS!r})\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)")
