@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kubetrain_trainer.model_folder import HIDDEN
+
 UNCOUNTED = r"(?<!max[ _-])(?<!min[ _-])(?<!num[ _-])(?<!\bn[ _-])"
 """Not in a number of things, such as num_keys."""
 OF_TEXT = "MAX|MIN|NUM|N|NEW|PER|TOTAL|BATCH|TRAIN|CONTEXT|INPUT|OUTPUT|SPECIAL|STOP"
@@ -62,7 +64,6 @@ IN_TEXT = [
 IN_VARIABLES = re.compile(r"(^|\.)(env|httpHeaders)(\[|$)")
 COMMAND = re.compile(r"(^|\.)(command|args)(\[|$)")
 OPTION = re.compile(r"--[A-Za-z][\w-]*=?|-[A-Za-z]")
-HIDDEN = "…"
 VARIABLES = "env"
 """The field of a container that lists its variables."""
 
@@ -135,3 +136,33 @@ def _hidden(text: str) -> str:
     for pattern in IN_TEXT:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
+
+
+def shareable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training without what may be a secret: values with the name or the look of one."""
+    shown = {"model_args": _shown("", config.get("model_args", {})), "entry": _shown_entry(config.get("entry", {}))}
+    return config | {name: value for name, value in shown.items() if name in config}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """
+    Args:
+        name: The name of the value, after those above it: what is below the name of a secret is one.
+    """
+    if isinstance(value, str):
+        return HIDDEN if is_secret(name, value) else value
+    if value and value is not True and hides_all(name):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        above = f"{name}." if names_secret(name) else ""
+        return {key: _shown(f"{above}{key}", each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(name, each) for each in value]
+    return value
+
+
+def _shown_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(entry)
+    for name in {"args", "command"} & entry.keys():
+        shown[name] = masked([str(word) for word in entry[name]])
+    return shown | ({"evaluation": _shown_entry(entry["evaluation"])} if "evaluation" in entry else {})

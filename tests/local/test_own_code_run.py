@@ -93,6 +93,15 @@ def test_a_wrong_use_is_refused(tmp_path: Path, arguments: tuple[str, ...], mess
     assert message in finished.output
 
 
+@pytest.mark.parametrize("command", [RENDER, ON_CLUSTER])
+def test_what_may_be_a_secret_is_named_before_the_manifests(command: tuple[str, ...], tmp_path: Path) -> None:
+    secret = 'env={"HF_TOKEN": "hf_abcdefghijklmnop1234"}'
+    finished = kubetrain(*command, "--set", secret, cwd=tmp_path)
+    assert finished.exit_code == 0, finished.output
+    assert "# warning: placement.env.HF_TOKEN looks like a secret" in finished.output
+    assert list(yaml.safe_load_all(finished.output)), "what kubectl reads"
+
+
 @pytest.mark.parametrize(
     ("arguments", "warning"),
     [

@@ -11,10 +11,11 @@ import pytest
 from kubetrain_components.collect_checkpoint import collect
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
-from kubetrain_components.promote_model.description import Origin, shareable
+from kubetrain_components.promote_model.description import Origin
 from kubetrain_components.promote_model.promote import promote_model
 from kubetrain_components.run.gate import GateNotMet, Latest, parse_gate
 from kubetrain_components.run.reuse import ImageVersion
+from kubetrain_components.secret_values import shareable
 from kubetrain_trainer.checkpoint_layout import CorruptFiles, TrainingProgress, choose_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import write_json
@@ -249,7 +250,7 @@ class TestModelJson:
             **{"key_dim": 64, "pad_token_id": 3, "num_keys": 8, "max_tokens": 512, "tokens": ["a"]},
             **{"special_tokens": {"pad": "[PAD]"}, "use_token": True, "sizes": {"width": 2}},
         }
-        shown = shareable(TrainConfig(model_args={**secrets, **settings}))["model_args"]
+        shown = shareable(TrainConfig(model_args={**secrets, **settings}).to_dict())["model_args"]
         assert "canary" not in str(shown) and "123456" not in str(shown) and "424242" not in str(shown)
         assert {name: shown[name] for name in settings} == settings
 

@@ -60,6 +60,9 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
+TOKEN = "sk-abcdefghijklmnop1234"
+
+
 def recorded(workspace: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((workspace / "run.json").read_text())
     return content
@@ -76,6 +79,17 @@ def test_a_run_is_recorded_as_running_before_it_does_anything(workspace: Path) -
     assert seen == [("running", False)]
     assert recorded(workspace)["status"] == "failed"
     assert "unexpected IsADirectoryError" in recorded(workspace)["error"]
+
+
+def test_no_secret_in_a_setting_is_recorded(workspace: Path) -> None:
+    args = ["--api-key", TOKEN, "--user", "me"]
+    settings = {"entry": {"script": "train.py", "args": args}, "model_args": {"password": "x", "width": 2}}
+    with pytest.raises(IsADirectoryError):
+        run_local("train-pytorch", workspace, {"train_config": settings}, View(lambda: None))
+    config = recorded(workspace)["config"]
+    assert config["entry"]["args"] == ["--api-key", "…", "--user", "me"]
+    assert config["model_args"] == {"password": "…", "width": 2}
+    assert TOKEN not in (workspace / "report.html").read_text()
 
 
 def test_an_error_is_not_hidden_by_a_record_that_cannot_be_written(workspace: Path) -> None:

@@ -16,6 +16,7 @@ from kubetrain_components.evaluate_model.findings import (
 )
 from kubetrain_components.run.describe_time import describe_cost, time_rows
 from kubetrain_components.run.training_time import TrainingTime, reported_time
+from kubetrain_components.secret_values import shareable
 from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry import parse_entry
@@ -66,7 +67,7 @@ def training_report(output: TrainingOutput) -> str:
             "timeline": [],
             "time": time_rows(reported_time({}, output)),
             "parameters": {"run_id": output.path.name},
-            "config": recorded["config"],
+            "config": shareable(recorded["config"]),
         },
         output,
     )

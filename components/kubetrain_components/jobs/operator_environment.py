@@ -7,8 +7,8 @@ PyTorchJob with neither        | rejected: its processes would never find each o
 TFJob with two or more pods    | TF_CONFIG
 TFJob with one pod             | none
 MPIJob                         | those of Open MPI and Intel MPI in the Launcher
-XGBoostJob, PaddleJob, JAXJob  | those of command_environment.py
-TrainJob, batch Job            | none: the manifest has them (kubernetes/indexed_environment.py)
+XGBoostJob, PaddleJob, JAXJob  | those of its framework, below
+TrainJob, batch Job            | none: the manifest has them (manifests/indexed_job.py)
 """
 
 import json

@@ -130,8 +130,7 @@ class Placement(Settings):
         choices=("c10d", "etcd-v2"),
     )
     rdzv_endpoint: str = setting(
-        "",
-        "your own etcd for etcd-v2, as HOST:PORT or https://HOST:PORT; empty: one that is created for each job",
+        "", "your own etcd for etcd-v2, as HOST:PORT or https://HOST:PORT; empty: one that is created for each job"
     )
     rdzv_conf: dict[str, Any] = setting(
         {}, 'more rendezvous settings of torchrun, such as {"join_timeout": 900}, or the files for TLS to your etcd'
@@ -160,9 +159,7 @@ class Placement(Settings):
     queue_seconds: int = setting(0, "max time that the job may wait in a queue; 0: no limit", minimum=0)
     ttl_seconds: int = setting(604800, "time that a finished job is kept; 0: no limit", minimum=0)
     clean_pods: str = setting(
-        "Running",
-        "pods to delete after the verdict, when all logs have been read",
-        choices=("Running", "All", "None"),
+        "Running", "pods to delete after the verdict, when all logs have been read", choices=("Running", "All", "None")
     )
 
     def __post_init__(self) -> None:

@@ -1,15 +1,13 @@
 """model.json: everything that loading a model needs, and where it comes from. No secret gets in."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_components.run.reuse import ImageVersion
-from kubetrain_components.secret_values import hides_all, is_secret, masked, names_secret
+from kubetrain_components.secret_values import shareable
 from kubetrain_trainer.checkpoint_layout import read_checkpoint
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.model_folder import HIDDEN, SCHEMA
+from kubetrain_trainer.model_folder import SCHEMA
 from kubetrain_trainer.training_output import TrainingOutput
 
 EXPORTED = (
@@ -38,7 +36,7 @@ def describe_model(output: TrainingOutput, version: str, origin: Origin) -> dict
         "run_id": origin.run_id,
         **{name: export[name] for name in EXPORTED if name in export},
         "metrics": output.read_evaluation()["metrics"],
-        "config": shareable(config),
+        "config": shareable(config.to_dict()),
         "dataset_uri": without_secrets(origin.dataset_uri),
         "code": config.code,
         "commit": origin.commit or export.get("commit", ""),
@@ -51,33 +49,3 @@ def describe_model(output: TrainingOutput, version: str, origin: Origin) -> dict
 def _processes(output: TrainingOutput, checkpoint: str) -> int:
     trained = read_checkpoint(output.checkpoints / checkpoint)
     return int(trained.manifest.get("world_size", 0)) if trained else 0
-
-
-def shareable(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings without what may be a secret: values with the name or the look of one."""
-    settings = config.to_dict()
-    return {**settings, "model_args": _hidden("", settings["model_args"]), "entry": _masked(settings["entry"])}
-
-
-def _hidden(name: str, value: Any) -> Any:
-    """
-    Args:
-        name: The name of the value, after those above it: what is below the name of a secret is one.
-    """
-    if isinstance(value, str):
-        return HIDDEN if is_secret(name, value) else value
-    if value and value is not True and hides_all(name):
-        return HIDDEN
-    if isinstance(value, Mapping):
-        above = f"{name}." if names_secret(name) else ""
-        return {key: _hidden(f"{above}{key}", each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hidden(name, each) for each in value]
-    return value
-
-
-def _masked(entry: Mapping[str, Any]) -> dict[str, Any]:
-    shown = dict(entry)
-    for name in {"args", "command"} & entry.keys():
-        shown[name] = masked([str(word) for word in entry[name]])
-    return shown | ({"evaluation": _masked(entry["evaluation"])} if "evaluation" in entry else {})

@@ -1,13 +1,16 @@
 """`kubetrain render`: the manifests of everything that a run creates on a cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest_text import as_yaml
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.images import image_warnings
+from kubetrain_pipelines.parse_parameters import secret_remarks
 from kubetrain_pipelines.planned_run import planned_run
 
 NOTE_ON_AUTO = "# launcher auto takes the first that the cluster has: this is what the training operator would get."
@@ -20,20 +23,21 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
     if brought:
         bring_code.check_scripts(brought, parameters.train_config.entry)
     manifests = as_yaml(planned_manifests(parameters))
-    image = parameters.placement.image
-    unknown = [
-        f"{image} must have your '{each}', which only a cluster can tell: `kubetrain doctor` tries it"
-        for each in bring_code.needed_in_image(brought, parameters.train_config)
-    ]
-    for line in (
-        *notes,
-        *(f"warning: {each}" for each in (*parameters.placement.warnings(), *unknown, *image_warnings(manifests))),
-    ):
+    for line in (*notes, *(f"warning: {each}" for each in _warnings(parameters, brought, manifests))):
         comment(line)
     if parameters.launcher == Launcher.AUTO:
         print(NOTE_ON_AUTO)
     print("# Zeros stand for the digest of the dataset, which is known after the transfer, and for random names.")
     print(manifests, end="")
+
+
+def _warnings(parameters: RunParameters, brought: PackedCode | None, manifests: str) -> Iterator[str]:
+    placement, config = parameters.placement, parameters.train_config
+    yield from secret_remarks({"placement": placement.changed_settings(), "train_config": config.changed_settings()})
+    yield from placement.warnings()
+    for name in bring_code.needed_in_image(brought, config):
+        yield f"{placement.image} must have your '{name}', which only a cluster can tell: `kubetrain doctor` tries it"
+    yield from image_warnings(manifests)
 
 
 def comment(text: str) -> None:

@@ -36,7 +36,7 @@ from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
 from kubetrain_pipelines.cli.train_settings import STORE, check_settings, fetching_code
 from kubetrain_pipelines.images import TRAINERS, image_warnings
-from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.parse_parameters import parse_parameters, secret_remarks
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_trainer.config import CHANGEABLE, TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -139,6 +139,8 @@ def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
     declared = _declared(options)
     check_settings(declared, options.pairs, options.params, cluster=options.cluster)
     settings = parse_parameters(declared, pairs, options.params)
+    for remark in secret_remarks(settings):
+        _say(options)(f"warning: {remark}")
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
     if code:
@@ -180,8 +182,11 @@ def _check_options(options: TrainOptions) -> None:
 
 
 def _packed_code(options: TrainOptions) -> PackedCode | None:
-    show = comment if options.dry_run else say.print_line
-    return bring_code.pack(options.code, without=None if options.cluster else Path(options.output), say=show)
+    return bring_code.pack(options.code, without=None if options.cluster else Path(options.output), say=_say(options))
+
+
+def _say(options: TrainOptions) -> say.Say:
+    return comment if options.dry_run else say.print_line
 
 
 @contextmanager

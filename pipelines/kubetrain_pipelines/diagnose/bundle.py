@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from kubetrain_components.manifest import APPLIED
-from kubetrain_components.secret_values import HIDDEN, VARIABLES, hidden_variable, without_secrets
+from kubetrain_components.secret_values import VARIABLES, hidden_variable, without_secrets
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.model_folder import HIDDEN
 
 REPEATED = ("managedFields", APPLIED)
 """Fields of the metadata in which the API server and kubectl repeat the object."""

@@ -110,8 +110,7 @@ class PipelineVersion:
 def ensure_version(api: KfpApi, file: CompiledFile) -> PipelineVersion:
     """Return the version with exactly this content, and create it if it is missing."""
     pipeline = find_or_create(
-        lambda: _find(api, "pipelines", "/pipelines", file.name),
-        lambda: api.post("/pipelines", _pipeline(api, file)),
+        lambda: _find(api, "pipelines", "/pipelines", file.name), lambda: api.post("/pipelines", _pipeline(api, file))
     )[0]["pipeline_id"]
     version, is_new = find_or_create(
         lambda: _find(api, "pipeline_versions", f"/pipelines/{pipeline}/versions", file.version),

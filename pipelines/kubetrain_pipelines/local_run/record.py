@@ -10,6 +10,7 @@ from kubetrain_components.jobs.local.record import is_running, this_process
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.events import EventReader
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
+from kubetrain_components.secret_values import shareable
 from kubetrain_pipelines.local_jobs import RECORD, RECORD_SCHEMA, read_record
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
@@ -108,7 +109,7 @@ class RunRecord:
             "seconds": self.seconds,
             "workspace": str(self.workspace),
             "parameters": self.parameters,
-            "config": self.config,
+            "config": shareable(self.config),
             **{stage.result_key: self.result_of(stage) for stage in STAGES},
             EVALUATE.result_key: {**evaluation, **evaluation.get("metrics", {})},
             PROMOTE.result_key: self.model,

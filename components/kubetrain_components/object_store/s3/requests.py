@@ -126,10 +126,7 @@ class Location:
     def of_bucket(cls, session: Session, bucket: str, endpoint_url: str, region: str) -> Self:
         region = region_of_arn(bucket) or region
         client = session.create_client(
-            "s3",
-            endpoint_url=endpoint_url or None,
-            region_name=region,
-            config=Config(signature_version=UNSIGNED),
+            "s3", endpoint_url=endpoint_url or None, region_name=region, config=Config(signature_version=UNSIGNED)
         )
         url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
         verify = session.get_config_variable("ca_bundle")
