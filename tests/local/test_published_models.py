@@ -1,5 +1,6 @@
 """Published models of both frameworks: loaded, they answer as in their evaluation; and measured as the latest model."""
 
+import hashlib
 import importlib
 import io
 import json
@@ -172,6 +173,25 @@ class TestLoading:
         with pytest.raises(KubetrainError, match=r"absent has no published model"):
             load_model(models / "absent")
 
+    def test_weights_that_are_links_to_other_files_are_refused(
+        self, models: Path, framework: str, tmp_path: Path
+    ) -> None:
+        if framework == "pytorch":
+            pytest.skip("PyTorch's files have no links")
+        import h5py
+
+        weights = change(models) / EXPORTS[framework]
+        shutil.copy(weights, tmp_path / "secret.h5")
+        with h5py.File(weights, "r+") as file:
+            names: list[str] = []
+            file.visit(names.append)
+            name = next(name for name in names if name.endswith("/vars/0"))
+            del file[name]
+            file[name] = h5py.ExternalLink(tmp_path / "secret.h5", name)
+        describe(models, weights)
+        with pytest.raises(KubetrainError, match=r"it contains more than numbers"):
+            load_model(models)
+
     def test_a_file_with_code_is_refused(self, models: Path, framework: str, tmp_path: Path) -> None:
         place_code(models, framework, tmp_path / "was-run")
         with pytest.raises(KubetrainError, match="perhaps executable code"):
@@ -328,15 +348,19 @@ class TestLatest:
 
 def place_code(models: Path, framework: str, mark: Path) -> None:
     """Replace the weights with a pickle that creates a file, and its hash with that of the pickle."""
-    import hashlib
 
     class Opens:
         def __reduce__(self) -> tuple[Any, ...]:
             return Path.touch, (mark,)
 
-    content = pickle.dumps(Opens())
     weights = change(models) / EXPORTS[framework]
-    weights.write_bytes(content)
+    weights.write_bytes(pickle.dumps(Opens()))
+    describe(models, weights)
+
+
+def describe(models: Path, weights: Path) -> None:
+    """Put the size and the hash of the changed weights into model.json."""
+    content = weights.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     change(models, files=[{"name": weights.name, "size": len(content), "sha256": digest}])
 

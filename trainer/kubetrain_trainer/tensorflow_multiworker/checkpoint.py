@@ -114,7 +114,8 @@ def load_weights(folder: Path, files: Iterable[Mapping[str, Any]], model: keras.
     except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
         raise foreign_error(path) from error
     except ValueError as error:
-        raise other_model_error(path) from error
+        names_other_files = "Not allowed: H5 file" in str(error)  # by a link, which Keras does not follow
+        raise (foreign_error if names_other_files else other_model_error)(path) from error
 
 
 def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | None) -> dict[str, Any]:
