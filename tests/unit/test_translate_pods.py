@@ -86,6 +86,13 @@ def test_a_gang_of_fewer_pods_is_named_without_the_advice_to_set_what_is_set() -
     assert "set scheduler" not in named(translation)["spec.runPolicy.schedulingPolicy.minAvailable"]
 
 
+def test_a_schedulers_name_beside_the_pods_contradicts_no_setting() -> None:
+    gang = {"runPolicy": {"schedulingPolicy": {"queue": "team"}}}
+    translation = pytorch_job(pod(), schedulerName="volcano", **gang)
+    assert placement_of(translation)["scheduler"] == "volcano"
+    assert "Kueue" not in named(translation)["spec.schedulerName"]
+
+
 def test_a_placeholder_for_an_image_has_to_be_filled_in(tmp_path: Path) -> None:
     translation = pytorch_job(pod({"image": "your-registry/train:1"}))
     assert (placement_of(translation)["image"], "image" in translation.missing) == ("your-registry/train:1", True)

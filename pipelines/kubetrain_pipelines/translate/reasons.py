@@ -44,6 +44,7 @@ REASONS = {
     r"\.activeDeadlineSeconds": "set deadline_seconds",
     r"priority-class$": "set priority_class",
     r"\.metrics$": "an autoscaler needs minReplicas, and Kueue stops a PyTorchJob whose number of pods changes",
+    r"^spec\.schedulerName": "the pods name their scheduler: set scheduler, unless it is set for a queue",
     r"\.schedulerName": "Kueue starts all pods of a job or none: it needs no gang scheduler",
     r"\.(backoffLimit|maxRestarts|failurePolicy)": "set max_restarts",
     r"\.suspend": "only Kueue suspends a job: set scheduler to kueue and queue",
