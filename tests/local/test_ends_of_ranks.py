@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job_state import LogLine
+from kubetrain_components.jobs.local import backend as local_backend
 from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.launch_training.launch import launch_training
@@ -90,11 +92,11 @@ WAYS = {
     ),
     "rank 1 raises when rank 0 has ended": (
         [SAVES, "else:", "    time.sleep(1)", '    raise ValueError("late")  # here'],
-        *("ValueError: late", 1, 2),
+        *("ValueError: late", 2, 2),
     ),
     "rank 1 ends with exit code 3 when rank 0 has ended": (
         [SAVES, "else:", "    time.sleep(1)", "    sys.exit(3)  # here"],
-        *(r"sys.exit\(3\)", 1, 2),
+        *(r"sys.exit\(3\)", 2, 2),
     ),
     "rank 1 ends with exit code 3 while rank 0 waits for it": (
         ["if rank == 1: sys.exit(3)  # here", "exchange()", SAVES],
@@ -102,6 +104,10 @@ WAYS = {
     ),
     "rank 1 ends early with exit code 0": (
         ["if rank == 1: os._exit(0)", "exchange()", SAVES],
+        *("another process was lost", 1, 1),
+    ),
+    "rank 0 is in a barrier when the other ends": (
+        ["if rank == 0:", "    time.sleep(3)", "    exchange()"],
         *("another process was lost", 1, 1),
     ),
     "rank 1 is killed": (
@@ -124,7 +130,7 @@ WAYS = {
 }
 
 
-def trained(folder: Path, framework: str, entry: dict[str, Any], max_restarts: int = 1) -> tuple[str, float, str]:
+def trained(folder: Path, framework: str, entry: dict[str, Any], min_workers: int = 0) -> tuple[str, float, str]:
     """Return what the verdict says, the seconds from the first end to it, and the ranks that started."""
     training = TrainingJob(
         framework=framework,
@@ -133,7 +139,8 @@ def trained(folder: Path, framework: str, entry: dict[str, Any], max_restarts: i
         run_id="run",
         data_dir=folder,
         output_dir=folder / "run",
-        placement=replace(Placement(), max_restarts=max_restarts),
+        min_workers=min_workers,
+        placement=replace(Placement(), max_restarts=1),
     )
     heard: list[tuple[float, LogLine]] = []
     with LocalBackend(folder / ".jobs") as backend:
@@ -162,6 +169,28 @@ def test_the_verdict_comes_soon_and_names_the_line(tmp_path: Path, way: str) -> 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_verdict_on_processes_of_torchrun(tmp_path: Path, way: str) -> None:
     check(tmp_path, way, "script", "pytorch", BEFORE.replace("peer = meet()\n", OF_TORCH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1])
+def test_rank_0_of_an_elastic_job_fails_when_the_other_has_ended_in_whichever_pod_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    def of_pods(*arguments: Any) -> Any:  # torchrun numbers the pods by their addresses
+        environments = pod_environments(*arguments)
+        for (_, index), environment in environments.items():
+            environment["PET_LOCAL_ADDR"] = f"127.0.0.{1 if index == first else 2}"
+        return environments
+
+    monkeypatch.setattr(local_backend, "pod_environments", of_pods)
+    lines, says, *_ = WAYS["rank 0 raises when the other has ended"]
+    text = "\n".join([BEFORE.replace("peer = meet()\n", OF_TORCH), *lines, ""])
+    (tmp_path / "train.py").write_text(text)
+    verdict, seconds, started = trained(tmp_path, "pytorch", {"script": str(tmp_path / "train.py")}, min_workers=2)
+    assert f"worker-{first}: " in verdict
+    assert says in verdict
+    assert seconds < 30
+    assert sorted(started) == ["0", "1"], "nothing started again"
 
 
 def check(folder: Path, way: str, kind: str, framework: str, before: str) -> None:

@@ -45,6 +45,7 @@ WITHOUT_GPU = ("Found no NVIDIA driver", "not compiled with CUDA", "CUDA is not 
 LOST_ANOTHER = "another process was lost"
 """The beginning of the error of a process that failed because another one did."""
 PEER_LOST, AFTER_THE_END = "peer-lost", "after those of this pod had ended"
+IN_VAIN = "the others had ended, and would not start again with it"
 AT_THE_START, FIRST_STEP = "at the start", "the first step"
 LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), str(Path(__file__).parent))
 

@@ -51,6 +51,13 @@ def report_failure(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] =
     _write(_json({**message, "avoid_nodes": nodes} if nodes else message), only_first=True)
 
 
+def report_incurable(why: str) -> None:
+    """Add to the failure of this pod why no restart can cure it."""
+    error = parse_termination_message(read_termination_message()).get("error", "a process failed")
+    clear_termination_message()
+    report_failure(f"{error}; {why}", curable=False)
+
+
 def failure_message(sentence: str, *, curable: bool) -> dict[str, Any]:
     """Return the message of a process that failed."""
     return {"status": "failed", "error": _printable(sentence)[:SENTENCE_LENGTH], "curable": curable}

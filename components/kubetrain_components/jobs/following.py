@@ -32,6 +32,7 @@ from kubetrain_components.jobs.verdict import (
     restart_notices,
 )
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import IN_VAIN
 from kubetrain_trainer.some_of import MAX_NAMED, some_of
 
 Key = tuple[TroubleKind, str]
@@ -109,7 +110,7 @@ class Following:
             if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
                 return Failure(describe(pod), pod=pod.name, avoid_nodes=to_avoid_after(state, pod))
         if (alone := self._failed_in_vain(state)) is not None:
-            reason = f"{cause_of(alone)}; the others had ended, and would not start again with it"
+            reason = f"{cause_of(alone)}; {IN_VAIN}"
             return Failure(reason, pod=alone.name, is_disruption=alone.was_disrupted or alone.replacements > 0)
         restarts = self._restarts.count(state, self._logs.progress)
         if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(self._pods_with_errors(state))):

@@ -185,11 +185,11 @@ def failed_in_vain(job: Job, pods: Sequence[PodState]) -> PodState | None:
 
     The training that has told its result is complete: the pod only reports it again.
     """
-    if job.elastic or job.lead_decides:
+    if job.elastic or job.lead_decides or any(_has_completed(pod) for pod in pods):
         return None
     failed = (pod for pod in pods if (pod.exit_code or pod.cause) and pod.phase is not Phase.SUCCEEDED)
     alone = (pod for pod in failed if any(_had_ended(other, pod) for other in pods))
-    return min((pod for pod in alone if not _only_reports(pod)), key=_distance_from_cause, default=None)
+    return min((pod for pod in alone if not _is_after_the_end(pod)), key=_distance_from_cause, default=None)
 
 
 def _had_ended(other: PodState, failed: PodState) -> bool:
@@ -198,13 +198,16 @@ def _had_ended(other: PodState, failed: PodState) -> bool:
         is_down = failed.phase is Phase.PENDING or 0 < failed.started <= failed.finished
         return is_down or failed.started >= other.finished
     is_same_incident = abs(other.finished - failed.finished) < INCIDENT_SECONDS
-    return is_same_incident and not failed.was_disrupted and _error(other).startswith(f"{LOST_ANOTHER} {AFTER_THE_END}")
+    return is_same_incident and not failed.was_disrupted and _is_after_the_end(other)
 
 
-def _only_reports(pod: PodState) -> bool:
-    """Return True if the pod, started again, would only report that the training is complete."""
-    had_ended = _error(pod).startswith(f"{LOST_ANOTHER} {AFTER_THE_END}")
-    return had_ended or parse_termination_message(pod.last_words).get("status") == "completed"
+def _is_after_the_end(pod: PodState) -> bool:
+    return _error(pod).startswith(f"{LOST_ANOTHER} {AFTER_THE_END}")
+
+
+def _has_completed(pod: PodState) -> bool:
+    """Return True if the pod has told that the training is complete: a pod that starts again only reports that."""
+    return parse_termination_message(pod.last_words).get("status") == "completed"
 
 
 def _error(pod: PodState) -> str:

@@ -13,17 +13,17 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
+from kubetrain_trainer.failures import AFTER_THE_END, IN_VAIN, LOST_ANOTHER, TransientFailure
 from kubetrain_trainer.pytorch_ddp.other_pods import OtherPods, meet_anew
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE, StopSignal, is_saving
-from kubetrain_trainer.termination import is_incurable, read_termination_message
+from kubetrain_trainer.termination import is_incurable, read_termination_message, report_incurable, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
 TIMEOUT_SECONDS = 30.0
@@ -31,6 +31,10 @@ TIMEOUT_SECONDS = 30.0
 OWN_LOOP = "kubetrain_trainer.pytorch_ddp.train"
 SAVING_TIMEOUT_SECONDS = 3600.0
 POLL_SECONDS = 0.1
+END_SECONDS = 1.0
+"""Time in which agents notice that their processes have ended, if those of an elastic job end at once."""
+ENDED_KEY = "torchelastic/agent/terminal_state/num_members"
+"""Where torchrun counts the agents whose processes have ended: they start none any more."""
 NOTICE_SECONDS = 5.0
 """Time in which processes may notice by themselves, and say where, that others have failed."""
 
@@ -46,6 +50,7 @@ class PatientAgent(LocalElasticAgent):
     heard: signal.Signals | None = None
     """The signal that has asked this pod to stop. A finalizer, or a library, may have lost what its handler raised."""
 
+    min_nodes = 1
     _others: OtherPods | None = None
     """None in an elastic job, whose pods may fail and join, and in a pod that trains alone."""
     _others_failed_at = 0.0
@@ -63,14 +68,26 @@ class PatientAgent(LocalElasticAgent):
             raise stopped_by(self.heard)
         result = super()._monitor_workers(worker_group)
         if result.state is WorkerState.FAILED:
-            if is_incurable(read_termination_message()):
-                self._remaining_restarts = 0
             if self._others:
                 self._others.tell_failure()
+            elif self._is_left_alone(worker_group):
+                report_incurable(IN_VAIN)
+            if is_incurable(read_termination_message()):
+                self._remaining_restarts = 0
         elif result.state is WorkerState.HEALTHY and self._must_follow():
             self._stop_workers(worker_group)
             raise TransientFailure(f"{LOST_ANOTHER} in another pod: look for the one that failed first")
         return result
+
+    def _is_left_alone(self, worker_group: Any) -> bool:
+        """Return True if the processes of so many pods have ended that too few are left for another start."""
+        began, nodes, store = time.monotonic(), worker_group.group_world_size, cast("Any", self._store)
+        while nodes > 1 and time.monotonic() - began < END_SECONDS:
+            ended = store.add(ENDED_KEY, 0)
+            if ended and nodes - ended + worker_group.spec.rdzv_handler.num_nodes_waiting() < self.min_nodes:
+                return True
+            time.sleep(POLL_SECONDS)
+        return False
 
     def _must_follow(self) -> bool:
         """Return True if another pod has failed, so that the processes of this one cannot succeed."""
@@ -92,8 +109,10 @@ class PatientAgent(LocalElasticAgent):
             self._exit_barrier_timeout = TIMEOUT_SECONDS
         if self._others is None:
             super()._exit_barrier()  # type: ignore[no-untyped-call]
-        elif not self._others.await_ends(self._exit_barrier_timeout) and not is_late(arguments):
-            raise TransientFailure(f"{LOST_ANOTHER} {AFTER_THE_END}: look for the one that failed first")
+        elif not self._others.await_ends(self._exit_barrier_timeout):
+            if not is_late(arguments):
+                raise TransientFailure(f"{LOST_ANOTHER} {AFTER_THE_END}: look for the one that failed first")
+            report_result({"status": "completed"})  # the pod that was lost needs no other one to report it
 
     def _shutdown(self, *arguments: Any, **options: Any) -> None:
         """Wait for the processes even after a SIGTERM, because torchrun would leave those that save."""

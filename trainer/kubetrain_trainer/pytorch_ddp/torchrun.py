@@ -70,6 +70,7 @@ def _has_etcd(parsed: argparse.Namespace) -> bool:
 
 def _choose_agent(parsed: argparse.Namespace) -> tuple[type[Exception], ...]:
     """Let torchrun use our agent, and return the errors by which it says that contact was lost."""
+    PatientAgent.min_nodes = int(parsed.nnodes.partition(":")[0])
     agent = PatientAgent
     lost: tuple[type[Exception], ...] = (RendezvousError, DistNetworkError)
     if _has_etcd(parsed):
