@@ -1,7 +1,4 @@
-"""The name of a pipeline's version in Kubeflow Pipelines, derived from its content.
-
-Apart from compile.py, because `kubetrain submit` must not import kfp, which takes seconds.
-"""
+"""The name of a pipeline's version, from its content, apart from compile.py: kfp takes seconds to import."""
 
 import hashlib
 

@@ -16,7 +16,7 @@ from kubetrain_components.bring_code.fetch import fetch_code, unpack_code
 from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of, files_of, pack_code, upload_code
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
-from kubetrain_components.run.code_commit import read_commit
+from kubetrain_components.run.published_model import read_commit
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.bring_code import pack, unpacked_apart
 from kubetrain_trainer.code_folder import VARIABLE

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.placement import Placement, processes_in_pod
 from kubetrain_components.run.combined_settings import place_evaluation
-from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer.errors import InvalidSetting
 
 

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job_state import JobTimes, PodTimes
-from kubetrain_components.run.describe_time import describe_cost, summarize_time, time_rows
-from kubetrain_components.run.training_time import CAUSES, TrainingTime, training_time
+from kubetrain_components.run.training_time import (
+    CAUSES,
+    TrainingTime,
+    describe_cost,
+    summarize_time,
+    time_rows,
+    training_time,
+)
 from kubetrain_trainer import time_spent
 from unit.test_pod_times import at, recorded
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kubetrain_components import WORKSPACE
 from kubetrain_components.object_store.store import ObjectStore
-from kubetrain_components.run.code_commit import write_commit
+from kubetrain_components.run.published_model import write_commit
 from kubetrain_trainer.errors import InvalidSetting
 
 IGNORE_FILE = ".kubetrainignore"

@@ -14,8 +14,7 @@ from kubetrain_components.evaluate_model.findings import (
     most_confused,
     worst_confusions,
 )
-from kubetrain_components.run.describe_time import describe_cost, time_rows
-from kubetrain_components.run.training_time import TrainingTime, reported_time
+from kubetrain_components.run.training_time import TrainingTime, describe_cost, reported_time, time_rows
 from kubetrain_components.secret_values import shareable
 from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import TrainConfig

@@ -8,9 +8,9 @@ from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifest
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
-from kubetrain_components.run.describe_time import LOST, describe_cost, summarize_time, time_rows
-from kubetrain_components.run.training_time import TrainingTime
+from kubetrain_components.run.training_time import LOST, TrainingTime, describe_cost, summarize_time, time_rows
 from kubetrain_components.secret_values import VARIABLES, hidden_variable
+from kubetrain_trainer.process_group import counted
 
 ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"
@@ -38,7 +38,7 @@ def training_summary(
         "job": f"{job.kind.value} `{name}`",
         "launcher": Launcher.of(job.kind).value,
         "image": f"`{training.placement.image}`",
-        "pods": f"{_pods(training)}, each with {_count(training.processes_in_pod, 'process', 'processes')}",
+        "pods": f"{_pods(training)}, each with {counted(training.processes_in_pod, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
         **{name: _escaped(result[name]) for name in ("network", "preflight") if name in result},
         "last checkpoint": _checkpoint(result),
@@ -86,7 +86,3 @@ def _checkpoint(result: Mapping[str, Any]) -> str:
     if not result["checkpoint"]:
         return "not known here, because the pods that reported it were deleted: the next step verifies it"
     return f"`{result['checkpoint']}`, after {result['step']} steps"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

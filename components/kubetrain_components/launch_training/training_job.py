@@ -8,10 +8,9 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import host_port
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.placement import Placement, processes_in_pod
 from kubetrain_components.run.dataset_place import cache_variables, dataset_flags
 from kubetrain_components.run.parameters import check_growth
-from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry import parse_entry

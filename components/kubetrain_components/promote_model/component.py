@@ -40,8 +40,8 @@ def promote_model(
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.promote_model.description import Origin
     from kubetrain_components.promote_model.promote import promote_model
-    from kubetrain_components.run.code_commit import read_commit
     from kubetrain_components.run.gate import Latest, parse_gate
+    from kubetrain_components.run.published_model import read_commit
     from kubetrain_components.run.reuse import ImageVersion
     from kubetrain_components.run.site import this_site
     from kubetrain_trainer.config import TrainConfig

@@ -8,12 +8,11 @@ from typing import Any
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.names import check_object_name
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.placement import Placement, processes_in_pod
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_endpoint, check_uri, is_inside
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.gate import Gate, parse_gate
-from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import check_framework

@@ -1,4 +1,4 @@
-"""The model that latest.json names."""
+"""What a store of models names: the latest model, and the git commit of an archive of code."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,3 +96,18 @@ def _read(store: ObjectStore, key: str, etag: str) -> Any:
 
 def version_uri(store: ObjectStore, version: str) -> str:
     return f"{store.uri.rstrip('/')}/{version}/"
+
+
+def write_commit(store: ObjectStore, digest: str, commit: str) -> None:
+    """Write it beside the archive of code, which has the same digest in every commit with these files."""
+    store.write(_key(digest), commit.encode())
+
+
+def read_commit(store: ObjectStore, digest: str) -> str:
+    """Return the commit; empty if it is unknown."""
+    is_known = digest and store.find(_key(digest))
+    return store.read(_key(digest)).read().decode() if is_known else ""
+
+
+def _key(digest: str) -> str:
+    return f".code/{digest}.commit"

@@ -22,8 +22,7 @@ from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, recent_run
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
 from kubetrain_pipelines.kubeflow.run_results import publication_of
 from kubetrain_pipelines.say import Say, print_line
-from kubetrain_pipelines.status.cluster import ClusterReader
-from kubetrain_pipelines.status.kubeflow import KubeflowReader
+from kubetrain_pipelines.status.cluster import ClusterReader, KubeflowReader
 from kubetrain_pipelines.status.local import read_local
 from kubetrain_pipelines.status.rows import local_time, rows_of, wrapped
 from kubetrain_pipelines.status.screen import follow, open_screen

@@ -28,9 +28,8 @@ from kubetrain_components.launch_training.launch import launch_training, with_la
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.dataset_place import DatasetPlace
-from kubetrain_components.run.describe_time import account_of
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
-from kubetrain_components.run.training_time import TrainingTime
+from kubetrain_components.run.training_time import TrainingTime, account_of
 from kubetrain_components.sync_dataset.publish import published_versions, read_version
 from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment

@@ -8,9 +8,8 @@ from rich.markup import escape
 from kubetrain_components.evaluate_model.findings import describe_comparison, describe_unanswered
 from kubetrain_components.evaluate_model.report import processes
 from kubetrain_components.object_store.open_store import names_directory
-from kubetrain_components.run.describe_time import summarize_time
 from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
-from kubetrain_components.run.training_time import reported_time
+from kubetrain_components.run.training_time import reported_time, summarize_time
 from kubetrain_components.shown_values import number
 from kubetrain_pipelines.local_run.record import RunRecord
 

@@ -1,15 +1,19 @@
-"""Read the snapshots of jobs in a cluster."""
+"""Read the snapshots of jobs in a cluster, and of a run in Kubeflow Pipelines with them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import BadRequest, NotFound
+from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound
 from kubetrain_components.jobs.kubernetes.pod_end import seconds
 from kubetrain_components.jobs.kubernetes.state import pods_by_replica
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.cluster_jobs import ClusterJob, ClusterJobs
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
+from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.progress_line import parse_progress
@@ -71,3 +75,33 @@ class ClusterReader:
                 return b"".join(stream).decode(errors="replace").splitlines()
         except (NotFound, BadRequest):  # it has not started, or is gone
             return []
+
+
+class KubeflowReader:
+    def __init__(self, api: KfpApi) -> None:
+        self._api = api
+        self._cluster: RunInCluster | None = None
+        self._gap = ""
+        """Why the cluster cannot be asked."""
+
+    def snapshot(self, run: Run) -> Snapshot:
+        if run.state.is_final:
+            status = status_of(self._api, run)
+            return Snapshot(run=status.run, causes=status.causes)
+        if (cluster := self._connected(run.id)) is None:
+            return Snapshot(run=run, gaps=[self._gap])
+        titles = {stage.place: stage.title for stage in run.stages}
+        try:
+            waiting = [f"{titles.get(place, place)}: {reason}" for place, reason in cluster.waiting().items()]
+            jobs, gaps = ClusterReader(cluster.api).read_run(run.id)
+        except KubernetesError as error:
+            return Snapshot(run=run, gaps=[f"jobs: {error}"])
+        return Snapshot(run=run, waiting=waiting, jobs=jobs, gaps=gaps)
+
+    def _connected(self, run_id: str) -> RunInCluster | None:
+        if self._cluster is None and not self._gap:
+            try:
+                self._cluster = RunInCluster.connect(self._api.connection.pods_namespace, run_id)
+            except KubernetesError as error:
+                self._gap = f"jobs: {error}"
+        return self._cluster
