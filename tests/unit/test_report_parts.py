@@ -57,7 +57,7 @@ def test_a_report_without_its_launch_shows_the_trainers_own_time(tmp_path: Path)
     ("settings", "classes", "said"),
     [
         ({"model": "resnet18"}, (), "Evaluated: resnet18<"),
-        ({"model": "resnet18"}, ("cat", "a<b"), "Evaluated: resnet18, 2 classes: cat, a&lt;b<"),
+        ({"model": "resnet18"}, ("cat", "a<b"), "Evaluated: resnet18, 2 classes<"),
         ({"entry": {"script": "train.py"}}, (), "Evaluated: train.py<"),
         ({"entry": {"command": ["python", "x.py"]}}, (), "Evaluated: python<"),
     ],
@@ -71,7 +71,9 @@ def test_the_headline_says_what_was_trained(
         checkpoint = output.write_checkpoint(TrainingProgress(step=1), {}, lambda path: (path / "s").touch())
         evaluation = {"split": "test", "samples": 2, "metrics": {"loss": 0.5}, "classes": classes}
         output.write_evaluation({**evaluation, "manifest_sha256": checkpoint.manifest_sha256})
-    assert f"<strong>{said}/strong>" in training_report(output)
+    page = training_report(output)
+    assert f"<strong>{said}/strong>" in page
+    assert ("<p>cat, a&lt;b</p>" in page) == bool(classes)
 
 
 def test_a_slow_process_is_a_fact_with_its_largest_delay_and_its_steps() -> None:

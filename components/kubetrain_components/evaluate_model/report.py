@@ -76,7 +76,7 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "some": some_of}
     defaults, config = TrainConfig().to_dict(), page["config"].items()
     evaluation = _evaluation(output)
     rows = _rows(output, page["config"]) if output else []
@@ -90,11 +90,11 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
 
 
 def _headline(page: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
-    """Add what was trained: your program, or the model and its classes."""
+    """Add what was trained: your program, or the model and the number of its classes."""
     entry = parse_entry(page["config"].get("entry", {}))
     classes = (evaluation["evaluation"] or {}).get("classes", ())
     what = entry.name if entry else page["config"].get("model", "")
-    return f"{page['headline']}: {what}" + (f", {len(classes):,} classes: {some_of(classes)}" if classes else "")
+    return f"{page['headline']}: {what}" + (f", {len(classes):,} classes" if classes else "")
 
 
 def _rows(output: TrainingOutput, config: Mapping[str, Any]) -> list[dict[str, Any]]:
