@@ -45,11 +45,7 @@ ADVICE = (
         "PyTorch: the log begins with the network in use, and has NCCL's warnings.",
         """`--set 'nccl={"NCCL_DEBUG": "INFO"}'` logs everything, on each rank; then diagnose the logs.""",
     ),
-    (
-        "Set `NCCL_SOCKET_IFNAME`",
-        "`network=ethernet` sets it.",
-        "Set it in `nccl` if nodes have several networks.",
-    ),
+    ("Set `NCCL_SOCKET_IFNAME`", "`network=ethernet` sets it.", "Set it in `nccl` if nodes have several networks."),
     (
         "Check the network between pods (`ping`)",
         "Processes that cannot reach each other end with a timeout, which `kubetrain diagnose` explains.",

@@ -71,7 +71,9 @@ class PatientAgent(LocalElasticAgent):
             if self._others:
                 self._others.tell_failure()
             elif self._is_left_alone(worker_group):
-                report_incurable(IN_VAIN)
+                self._remaining_restarts = 0
+                if not is_late(worker_group.spec.args):  # else the pod that starts again reports the result
+                    report_incurable(IN_VAIN)
             if is_incurable(read_termination_message()):
                 self._remaining_restarts = 0
         elif result.state is WorkerState.HEALTHY and self._must_follow():
@@ -82,11 +84,12 @@ class PatientAgent(LocalElasticAgent):
     def _is_left_alone(self, worker_group: Any) -> bool:
         """Return True if the processes of so many pods have ended that too few are left for another start."""
         began, nodes, store = time.monotonic(), worker_group.group_world_size, cast("Any", self._store)
-        while nodes > 1 and time.monotonic() - began < END_SECONDS:
-            ended = store.add(ENDED_KEY, 0)
-            if ended and nodes - ended + worker_group.spec.rdzv_handler.num_nodes_waiting() < self.min_nodes:
-                return True
-            time.sleep(POLL_SECONDS)
+        with contextlib.suppress(Exception):  # the pod that hosts the rendezvous may be lost
+            while nodes > 1 and time.monotonic() - began < END_SECONDS:
+                ended = store.add(ENDED_KEY, 0)
+                if ended and nodes - ended + worker_group.spec.rdzv_handler.num_nodes_waiting() < self.min_nodes:
+                    return True
+                time.sleep(POLL_SECONDS)
         return False
 
     def _must_follow(self) -> bool:
