@@ -101,10 +101,15 @@ def test_a_command_runs_once_in_each_pod(cluster: Cluster, launcher: Launcher) -
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(
-    "entry", [{"script": "/code/train.py"}, {"command": ["python", "/code/train.py"]}], ids=["script", "command"]
+    ("entry", "elastic"),
+    [
+        pytest.param({"script": "/code/train.py"}, {}, id="script"),
+        pytest.param({"script": "/code/train.py"}, {"min_workers": 2}, id="elastic"),
+        pytest.param({"command": ["python", "/code/train.py"]}, {}, id="command"),
+    ],
 )
 def test_rank_0_that_fails_when_the_others_have_ended_fails_the_training(
-    cluster: Cluster, launcher: Launcher, entry: dict[str, Any]
+    cluster: Cluster, launcher: Launcher, entry: dict[str, Any], elastic: dict[str, int]
 ) -> None:
     failed: list[float] = []
 
@@ -113,7 +118,7 @@ def test_rank_0_that_fails_when_the_others_have_ended_fails_the_training(
         if "disk says no" in line.text:
             failed.append(time.monotonic())
 
-    job = training(cluster, entry, launcher, FAILS_ALONE)
+    job = replace(training(cluster, entry, launcher, FAILS_ALONE), **elastic)
     with pytest.raises(JobFailed, match="RuntimeError: disk says no"), KubernetesBackend(cluster.api) as backend:
         launch_training(job, backend, hear)
     assert time.monotonic() - failed[0] < 30
