@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
-from kubetrain_pipelines.cli.status import top_and_show
+from kubetrain_pipelines.cli.top import top_and_show
 from kubetrain_pipelines.status.usage import table_of, usage_by_job
 from support.api_server import ApiServer, Handler, answer, not_served
 

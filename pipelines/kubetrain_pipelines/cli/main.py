@@ -289,7 +289,7 @@ def top(**options: Any) -> None:
 
     GPUs are those that pods with a node have requested.
     """
-    from kubetrain_pipelines.cli.status import top_and_show
+    from kubetrain_pipelines.cli.top import top_and_show
 
     top_and_show(**options)
 

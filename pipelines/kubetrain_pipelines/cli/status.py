@@ -1,4 +1,4 @@
-"""`kubetrain status`: show what a run or a job does now, once or until it ends; `kubetrain top`: what jobs use."""
+"""`kubetrain status`: show what a run or a job does now, once or until it ends."""
 
 import json
 import time
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from kubetrain_components import WORKSPACE
 from kubetrain_components.interrupts import interrupted_by_sigterm
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.cli.runs import next_commands
 from kubetrain_pipelines.cluster_jobs import connect_for_job
@@ -27,7 +26,6 @@ from kubetrain_pipelines.status.local import read_local
 from kubetrain_pipelines.status.rows import local_time, rows_of, wrapped
 from kubetrain_pipelines.status.screen import follow, open_screen
 from kubetrain_pipelines.status.snapshot import Snapshot
-from kubetrain_pipelines.status.usage import read_usage, table_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, RunFailed
 
 
@@ -152,18 +150,4 @@ def _show_runs(runs: Sequence[Run], *, as_json: bool) -> None:
     for run in runs:
         took = describe_seconds(run.seconds)
         print(f"{run.id}  {run.state:<9}  {local_time(run.created)}  {took:>9}  {run.name}")
-    return None
-
-
-def top_and_show(namespace: str, *, all_namespaces: bool, as_json: bool) -> None:
-    api = KubernetesApi.connect(namespace, RETRY_SECONDS)
-    jobs, unknown = read_usage(api, all_namespaces=all_namespaces)
-    if as_json:
-        report = {"jobs": [job.to_dict() for job in jobs], "not_read": [unknown] if unknown else []}
-        return print(json.dumps(report, indent=2))
-    if not jobs:
-        return print(f"no job has pods in {'any namespace' if all_namespaces else f'namespace {api.namespace}'}")
-    print("\n".join(table_of(jobs)))
-    if unknown:
-        print(f"the use of CPUs and memory is unknown: {unknown}")
     return None
