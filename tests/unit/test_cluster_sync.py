@@ -31,7 +31,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_placement
 from kubetrain_components.sync_dataset import prune_versions as prune_versions_module
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, prune_job, sync_on_cluster
-from kubetrain_components.sync_dataset.leftovers import DAMAGED, DAMAGED_KEPT_SECONDS
+from kubetrain_components.sync_dataset.leftovers import DAMAGED, KEPT_SECONDS
 from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.transfer import check_writable, transfer_dataset
@@ -423,7 +423,7 @@ class TestPruneVersions:
     def test_damaged_versions_are_deleted_in_time(
         self, staging: Path, seconds: int, in_use: str, is_kept: bool
     ) -> None:
-        moved_at = time.time_ns() - (DAMAGED_KEPT_SECONDS + seconds) * 1_000_000_000
+        moved_at = time.time_ns() - (KEPT_SECONDS + seconds) * 1_000_000_000
         damaged = staging / "versions" / f"{DAMAGED}{OTHER}-{moved_at}"
         damaged.mkdir()
         self._prune(staging, in_use=(in_use,) if in_use else ())

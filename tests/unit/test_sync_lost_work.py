@@ -182,6 +182,8 @@ class TestVolumes:
         monkeypatch.setattr(locks.fcntl, "flock", refuse)
         assert sync(make_source(tmp_path / "source"), staging).downloaded == 4
         assert caplog.text.count("has no file locks") == 1
+        sync(make_source(tmp_path / "other"), staging)
+        assert caplog.text.count(f"the volume of {staging} has no file locks") == 1, "one warning for all versions"
 
     def test_pods_of_other_users_can_read_a_version_whatever_the_umask(self, tmp_path: Path, staging: Path) -> None:
         (source := tmp_path / "source").mkdir()

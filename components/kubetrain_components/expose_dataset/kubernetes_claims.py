@@ -11,7 +11,6 @@ from kubetrain_components.manifest import Manifest
 
 METADATA = ("name", "labels")
 STATUS = ("phase", "conditions")
-
 RESOURCES = {
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "VolumeSnapshot": ("snapshot.storage.k8s.io/v1", "volumesnapshots"),

@@ -1,4 +1,4 @@
-"""What takes up the staging volume: unfinished and damaged versions, and those that could not be deleted whole."""
+"""Unfinished and damaged versions on the staging volume, those that could not be deleted whole, and its free space."""
 
 import logging
 import shutil
@@ -11,15 +11,12 @@ from kubetrain_components.sync_dataset.locks import InUse, delete_lock, version_
 from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
 from kubetrain_trainer.errors import KubetrainError
 
-KEPT_SECONDS = 7 * 24 * 3600.0
-"""Unfinished versions of other datasets are kept this long, so that their next sync resumes."""
-
 log = logging.getLogger(__name__)
 
 PRUNED = ".pruned-"
 DAMAGED = ".damaged-"
-DAMAGED_KEPT_SECONDS = 7 * 24 * 3600
-"""Damaged versions, which were made again, are kept this long for people to look at."""
+KEPT_SECONDS = 7 * 24 * 3600
+"""Unfinished versions are kept this long, so that their next sync resumes, and damaged ones for people to look at."""
 
 
 def leftovers(staging: Path, in_use: Iterable[str] = ()) -> list[Path]:
@@ -36,7 +33,7 @@ def _old_damaged_versions(versions: Path, in_use: Iterable[str]) -> Iterator[Pat
     used = {PurePosixPath(path).parts[:2] for path in in_use}
     for path in versions.glob(f"{DAMAGED}*"):
         digest, _, moved_at = path.name.removeprefix(DAMAGED).rpartition("-")
-        is_old = moved_at.isdigit() and time.time_ns() - int(moved_at) > DAMAGED_KEPT_SECONDS * 1_000_000_000
+        is_old = moved_at.isdigit() and time.time_ns() - int(moved_at) > KEPT_SECONDS * 1_000_000_000
         if is_old and used.isdisjoint({(), ("versions",), ("versions", digest)}):
             yield path
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,7 +36,7 @@ def version_locked(staging: Path, digest: str, *, wait: bool = True) -> Iterator
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("a+b") as file:  # NFS allows exclusive locks only on writable files
-            waited += _lock(file, str(staging / "versions" / digest), wait=wait)
+            waited += _lock(file, staging / "versions" / digest, wait=wait)
             if _is_same_file(file, path):  # else its last user deleted it
                 yield waited
                 return
@@ -46,7 +47,7 @@ def delete_lock(staging: Path, digest: str) -> None:
     (staging / ".locks" / digest).unlink(missing_ok=True)
 
 
-def _lock(file: BinaryIO, version: str, *, wait: bool) -> float:
+def _lock(file: BinaryIO, version: Path, *, wait: bool) -> float:
     """Lock the file and return the seconds waited."""
     started = time.monotonic()
     try:
@@ -59,12 +60,15 @@ def _lock(file: BinaryIO, version: str, *, wait: bool) -> float:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        log.warning(
-            "the volume of %s has no file locks (%s): going on without them, so start one sync at a time",
-            version,
-            error,
-        )
+        _warn_of_missing_locks(version.parents[1], str(error))
     return time.monotonic() - started
+
+
+@cache
+def _warn_of_missing_locks(staging: Path, error: str) -> None:
+    """Warn once: a pruning locks many versions."""
+    remedy = "going on without them, so start one sync at a time"
+    log.warning("the volume of %s has no file locks (%s): %s", staging, error, remedy)
 
 
 def _is_same_file(file: BinaryIO, path: Path) -> bool:
