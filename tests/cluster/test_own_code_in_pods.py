@@ -1,7 +1,6 @@
 """A script of your own by torchrun, and a command, in two pods of each launcher."""
 
 import json
-import re
 import time
 import uuid
 from dataclasses import replace
@@ -18,7 +17,7 @@ from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from support.cli import kubetrain
 from support.cluster import ENDPOINT_FOR_ALL, Bucket
-from support.ends_of_ranks import BEFORE, OF_TORCH, WAYS
+from support.ends_of_ranks import BEFORE_IN_TORCH, WAYS, check_names_it, program
 from support.training_cluster import OUTPUT, Cluster
 
 pytestmark = pytest.mark.cluster
@@ -131,16 +130,12 @@ def test_rank_0_that_fails_when_the_others_have_ended_fails_the_training(
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("way", WAYS)
 def test_however_one_of_two_ranks_ends_the_verdict_names_it(cluster: Cluster, launcher: Launcher, way: str) -> None:
-    lines, says, *_ = WAYS[way]
-    script = "\n".join([BEFORE.replace("peer = meet()\n", OF_TORCH), *lines, ""])
+    script = program(way, BEFORE_IN_TORCH)
     job = training(cluster, {"script": "/code/train.py"}, launcher, script)
     job = replace(job, placement=replace(job.placement, max_restarts=1))
     with pytest.raises(JobFailed) as failed, KubernetesBackend(cluster.api) as backend:
         launch_training(job, backend, cluster.hear)
-    assert re.search(says, str(failed.value)), failed.value
-    if "# here" in script:
-        line = next(number for number, each in enumerate(script.splitlines(), 1) if "# here" in each)
-        assert f"train.py, line {line}" in str(failed.value), failed.value
+    check_names_it(str(failed.value), way, script)
 
 
 @CORE

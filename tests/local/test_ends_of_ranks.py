@@ -1,6 +1,5 @@
 """However one of several processes ends, the verdict comes soon and names the line, and no restart waits in vain."""
 
-import re
 import sys
 import time
 from dataclasses import replace
@@ -18,7 +17,7 @@ from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
-from support.ends_of_ranks import BEFORE, OF_TORCH, WAYS
+from support.ends_of_ranks import BEFORE, BEFORE_IN_TORCH, WAYS, check_names_it, program
 
 
 def trained(folder: Path, framework: str, entry: dict[str, Any], min_workers: int = 0) -> tuple[str, float, str]:
@@ -59,7 +58,7 @@ def test_the_verdict_comes_soon_and_names_the_line(tmp_path: Path, way: str) -> 
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_the_verdict_on_processes_of_torchrun(tmp_path: Path, way: str) -> None:
-    check(tmp_path, way, "script", "pytorch", BEFORE.replace("peer = meet()\n", OF_TORCH))
+    check(tmp_path, way, "script", "pytorch", BEFORE_IN_TORCH)
 
 
 @pytest.mark.slow
@@ -74,26 +73,22 @@ def test_rank_0_of_an_elastic_job_fails_when_the_other_has_ended_in_whichever_po
         return environments
 
     monkeypatch.setattr(local_backend, "pod_environments", of_pods)
-    lines, says, *_ = WAYS["rank 0 raises when the other has ended"]
-    text = "\n".join([BEFORE.replace("peer = meet()\n", OF_TORCH), *lines, ""])
+    way = "rank 0 raises when the other has ended"
+    text = program(way, BEFORE_IN_TORCH)
     (tmp_path / "train.py").write_text(text)
     verdict, seconds, started = trained(tmp_path, "pytorch", {"script": str(tmp_path / "train.py")}, min_workers=2)
     assert f"worker-{first}: " in verdict
-    assert says in verdict
+    check_names_it(verdict, way, text)
     assert seconds < 30
     assert sorted(started) == ["0", "1"], "nothing started again"
 
 
 def check(folder: Path, way: str, kind: str, framework: str, before: str) -> None:
-    lines, says, *starts = WAYS[way]
-    text = "\n".join([before, *lines, ""])
+    text, (_, _, *starts) = program(way, before), WAYS[way]
     (folder / "train.py").write_text(text)
     script = str(folder / "train.py")
     entry = {"script": script} if kind == "script" else {"command": [sys.executable, "-u", script]}
     verdict, seconds, started = trained(folder, framework, entry)
-    assert re.search(says, verdict), verdict
-    if "# here" in text:
-        line = next(number for number, each in enumerate(text.splitlines(), 1) if "# here" in each)
-        assert f"(train.py, line {line})" in verdict or f"train.py, line {line}" in verdict, verdict
+    check_names_it(verdict, way, text)
     assert seconds < 30
     assert all(started.count(str(rank)) <= most for rank, most in enumerate(starts)), started

@@ -1,5 +1,7 @@
 """Ways in which one of two processes ends differently: programs, and what the verdict must say of each."""
 
+import re
+
 BEFORE = """
 import ctypes, json, os, signal, socket, sys, time
 from pathlib import Path
@@ -56,6 +58,7 @@ def end_of_the_other():
 
 exchange()
 """
+BEFORE_IN_TORCH = BEFORE.replace("peer = meet()\n", OF_TORCH)
 SAVES = "if rank == 0: save()"
 WAYS = {
     # what rank 0 and rank 1 do: what the verdict says, starts of rank 0 and of rank 1
@@ -109,3 +112,15 @@ WAYS = {
     ),
     "no Python": (["if rank ==:  # here"], r"SyntaxError: invalid syntax \(train.py, line \d+\)", 0, 0),
 }
+
+
+def program(way: str, before: str) -> str:
+    return "\n".join([before, *WAYS[way][0], ""])
+
+
+def check_names_it(verdict: str, way: str, text: str) -> None:
+    """Check that the verdict says what it must of this program, and in which line."""
+    assert re.search(WAYS[way][1], verdict), verdict
+    if "# here" in text:
+        line = next(number for number, each in enumerate(text.splitlines(), 1) if "# here" in each)
+        assert f"train.py, line {line}" in verdict, verdict
