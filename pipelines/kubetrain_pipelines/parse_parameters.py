@@ -17,8 +17,8 @@ from kubetrain_trainer.settings import Settings, as_text, coerced, parse_value, 
 
 NAMES_OF_SECRETS = {"s3_secret", "secret_env", "env_secrets", "image_pull_secrets"}
 REMARK = (
-    "{} looks like a secret, which whoever sees the run can read: let the program read a variable, which on a cluster "
-    "secret_env sets"
+    "{} looks like a secret, and everyone who sees the run can read it: let the program read a variable, which on a "
+    "cluster secret_env sets"
 )
 
 OBJECTS: dict[str, type[Settings]] = {kind.PARAMETER: kind for kind in (TrainConfig, Placement, Storage)}

@@ -1,4 +1,4 @@
-"""What this process runs on: its CPUs, its memory, the generation of its GPUs, and its node."""
+"""The CPUs, the memory, the generation of the GPUs and the node of this process."""
 
 import ctypes
 import os

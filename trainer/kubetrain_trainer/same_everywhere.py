@@ -18,9 +18,9 @@ Draw = Callable[[list[int]], Iterable[float]]
 """Draws the training samples with these indices twice, and returns the mean of each batch."""
 DRAWN = 8
 SAMPLES_TOLERANCE = 1e-3
-"""How much these means may differ, as a fraction: processors of another kind decode and round otherwise."""
+"""How much these means may differ, as a fraction: CPUs of another kind decode and round otherwise."""
 WEIGHTS_TOLERANCE = 1e-4
-"""How much weights may differ, as a fraction of a typical one: processors of another kind round otherwise."""
+"""How much weights may differ, as a fraction of a typical one: CPUs of another kind round otherwise."""
 Norm = Callable[[bool], tuple[float, int]]
 """Returns the norm of the trained weights that this process holds, more precisely if True, and their number."""
 

@@ -12,7 +12,7 @@ from math import isqrt
 ROUNDS = 4
 BITS = 2**64 - 1
 Key = tuple[int, int]
-"""What loaders read a sample by: the epoch and the index of a sample. Its random augmentation depends on both."""
+"""The epoch and the index by which loaders read a sample. Its random augmentation depends on both."""
 
 
 def derived_seed(*parts: int) -> int:

@@ -1,4 +1,4 @@
-"""What an evaluation tells beyond its metrics: the worst confusions, and how the latest published model compares."""
+"""The worst confusions of an evaluation, and its comparison with the latest published model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a store of models names: the latest model, and the git commit of an archive of code."""
+"""The latest model in a store of models, and the git commit of an archive of code there."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

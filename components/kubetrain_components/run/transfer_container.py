@@ -1,4 +1,4 @@
-"""Where and how the pods of a dataset transfer run, and containers that fetch from S3 for other pods likewise."""
+"""The placement of the pods of a dataset transfer, and containers that fetch from S3 for other pods in the same way."""
 
 from collections.abc import Mapping
 from dataclasses import replace

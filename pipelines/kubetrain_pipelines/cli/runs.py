@@ -1,4 +1,4 @@
-"""What `kubetrain submit`, `logs` and `schedule` do and print."""
+"""The commands `kubetrain submit`, `logs` and `schedule`."""
 
 import sys
 from collections.abc import Mapping

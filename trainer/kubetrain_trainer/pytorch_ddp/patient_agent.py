@@ -34,7 +34,7 @@ POLL_SECONDS = 0.1
 END_SECONDS = 1.0
 """Time in which agents notice that their processes have ended, if those of an elastic job end at once."""
 ENDED_KEY = "torchelastic/agent/terminal_state/num_members"
-"""Where torchrun counts the agents whose processes have ended: they start none any more."""
+"""The key under which torchrun counts the agents whose processes have ended: these agents start no others."""
 NOTICE_SECONDS = 5.0
 """Time in which processes may notice by themselves, and say where, that others have failed."""
 
@@ -82,7 +82,7 @@ class PatientAgent(LocalElasticAgent):
         return result
 
     def _is_left_alone(self, worker_group: Any) -> bool:
-        """Return True if the processes of so many pods have ended that too few are left for another start."""
+        """Return True if the processes of other pods have ended, and too few pods are left for another start."""
         began, nodes, store = time.monotonic(), worker_group.group_world_size, cast("Any", self._store)
         with contextlib.suppress(Exception):  # the pod that hosts the rendezvous may be lost
             while nodes > 1 and time.monotonic() - began < END_SECONDS:

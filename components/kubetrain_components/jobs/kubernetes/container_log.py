@@ -167,7 +167,7 @@ def _text(line: bytes) -> str:
 def read_last_lines(api: KubernetesApi, job: JobHandle, pod: str) -> list[str]:
     """Return the last lines of the newest run of a replica that has ended; none if none has.
 
-    They are requested anew, because the stream of its log may be minutes behind.
+    They are requested again, because the stream of its log may be minutes behind.
     """
     traits, path = job.kind.traits, api.path("v1", "pods")
     found = api.get(path, retry_seconds=REQUEST_SECONDS, labelSelector=f"{traits.job_name_label}={job.name}") or {}

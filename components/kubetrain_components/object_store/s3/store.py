@@ -53,6 +53,8 @@ NEEDS_LOGIN = (SSOError, TokenRetrievalError, NoCredentialsError, PartialCredent
 """Credentials that do not come back by themselves."""
 FAILURES = (RequestRefused, ClientError, BotoCoreError, ConnectionFailed)
 ARCHIVED = re.compile(b"<StorageClass>(?:GLACIER|DEEP_ARCHIVE)<")
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
+REQUEST_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
 
 
 class S3Store:
@@ -228,10 +230,6 @@ def _slice_chunks(chunks: Iterator[memoryview], start: int, end: int | None) -> 
         if part := chunk[max(0, start - at) : None if end is None else max(0, end - at)]:
             yield part
         at += len(chunk)
-
-
-CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
-REQUEST_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
 
 
 def reported_checksum(headers: Headers, etag: str | None) -> tuple[str | None, bool]:
