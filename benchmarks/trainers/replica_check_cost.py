@@ -35,10 +35,10 @@ def measure(steps: int) -> None:
     from torch.nn.parallel import DistributedDataParallel
     from torchvision.models import resnet18
 
+    from kubetrain_trainer.loop.same_everywhere import Replicas
     from kubetrain_trainer.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.pytorch_ddp.sharding import norm_of
-    from kubetrain_trainer.same_everywhere import Replicas
 
     config = TrainConfig()
     with join_group(config, torchrun_role()) as group:

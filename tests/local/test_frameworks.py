@@ -272,8 +272,8 @@ class TestPyTorch:
     def test_gradients_are_clipped_by_their_norm_without_the_scale_of_the_loss(self, precision: str) -> None:
         import torch
 
+        from kubetrain_trainer.loop.recent_steps import LossScale
         from kubetrain_trainer.pytorch_ddp.step import clip_gradients
-        from kubetrain_trainer.recent_steps import LossScale
 
         config, model = TrainConfig(precision=precision, clip_norm=1.0), torch.nn.Linear(2, 1, bias=False)
         scale, group = LossScale(config), SimpleNamespace(device=torch.device("cpu"))

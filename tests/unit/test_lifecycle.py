@@ -15,23 +15,23 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.lifecycle import (
+from kubetrain_trainer.loop.lifecycle import (
     AnyTraining,
     is_validation_due,
     resume,
     save_and_stop,
     say_what_only_own_data_can_use,
 )
+from kubetrain_trainer.loop.recent_steps import RecentSteps
+from kubetrain_trainer.loop.same_everywhere import Replicas
+from kubetrain_trainer.loop.whole_training import finish
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
-from kubetrain_trainer.recent_steps import RecentSteps
-from kubetrain_trainer.same_everywhere import Replicas
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
-from kubetrain_trainer.whole_training import finish
 from support.training import FakeGroup
 
 PLAN = SamplePlan(size=256, global_batch=16, world_size=2, seed=0)
@@ -241,7 +241,7 @@ def test_a_large_checkpoint_may_take_longer_to_verify_and_read_than_a_step(
 LOST_CHIEF = """
 import sys, time
 from pathlib import Path
-from kubetrain_trainer import lifecycle
+from kubetrain_trainer.loop import lifecycle
 from test_lifecycle import PLAN, FakeGroup, resume, training
 
 lifecycle.STORAGE_SECONDS = 0.2

@@ -7,7 +7,7 @@ import pytest
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import list_images
-from kubetrain_trainer.same_everywhere import check_same_data, difference
+from kubetrain_trainer.loop.same_everywhere import check_same_data, difference
 from support.training import FakeGroup
 
 

@@ -2,7 +2,7 @@
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
 from kubetrain_pipelines.diagnose.tracebacks import PREFIX, explanation, patterns_of, remedy, said
-from kubetrain_trainer.recent_steps import REMEDY as NAN_REMEDY
+from kubetrain_trainer.loop.recent_steps import REMEDY as NAN_REMEDY
 
 
 def of_model(name: str, title: str, sample: Sample) -> Rule:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
-from kubetrain_trainer.lifecycle import resume
+from kubetrain_trainer.loop.lifecycle import resume
+from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
@@ -26,7 +27,6 @@ from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.watchdog import Watchdog
-from kubetrain_trainer.whole_training import begun, run_steps, train_together
 
 
 def train(arguments: Arguments) -> None:

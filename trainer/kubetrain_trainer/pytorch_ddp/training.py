@@ -19,7 +19,9 @@ from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.initial_weights import initial_weights, warn_of_frozen
 from kubetrain_trainer.layers import warn_of_slow_layers
-from kubetrain_trainer.lifecycle import AnyTraining, splits
+from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
+from kubetrain_trainer.loop.recent_steps import RecentSteps
+from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import ProcessRole
@@ -49,8 +51,6 @@ from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yields_batches
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock, recording
-from kubetrain_trainer.recent_steps import RecentSteps
-from kubetrain_trainer.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
 

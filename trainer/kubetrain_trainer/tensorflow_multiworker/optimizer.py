@@ -8,7 +8,7 @@ from keras import ops
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.schedule import averaging_decay, peak_rate
+from kubetrain_trainer.loop.schedule import averaging_decay, peak_rate
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
-from kubetrain_trainer.lifecycle import resume
+from kubetrain_trainer.loop.lifecycle import resume
+from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
 from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.stream_plan import remaining_batches
@@ -23,7 +24,6 @@ from kubetrain_trainer.tensorflow_multiworker.training import Training, build_tr
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.watchdog import Watchdog
-from kubetrain_trainer.whole_training import begun, run_steps, train_together
 
 
 def train(arguments: Arguments) -> None:
