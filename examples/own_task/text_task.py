@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task, TrainConfig
 
 CONTEXT = 64
 CHARACTERS = 128  # ASCII; other characters become question marks

@@ -36,7 +36,7 @@ GRAPH = """
 import runpy
 import torch
 from torch import nn
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Graph(torch.autograd.Function):
     memory = torch.zeros(1, 4)

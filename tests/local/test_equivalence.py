@@ -30,7 +30,7 @@ TASKS = {
     "pytorch": """
 import torch
 from torch import nn
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Points:
     def __len__(self):
@@ -47,7 +47,7 @@ def build(config, data_dir):
     "tensorflow": """
 import keras
 import tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class Points:
     def __len__(self):
@@ -60,7 +60,7 @@ def build(config, data_dir):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
     loss = lambda outputs, targets: (outputs[:, 0] - targets / 45) ** 2
     metrics = {"index": lambda outputs, targets: targets}
-    return Task(model=model, data=lambda split: Points(), loss=loss, metrics=metrics)
+    return KerasTask(model=model, data=lambda split: Points(), loss=loss, metrics=metrics)
 """,
 }
 SETTINGS = TrainConfig(

@@ -16,7 +16,7 @@ TASKS = {
     "pytorch": """
 import torch
 from torch import nn
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Points:
     def __len__(self):
@@ -33,7 +33,7 @@ def build(config, data_dir):
     "tensorflow": """
 import keras
 import tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class Points:
     def __len__(self):
@@ -46,7 +46,7 @@ def build(config, data_dir):
     def loss(outputs, targets):
         return config.model_args["factor"] * (outputs[:, 0] - targets) ** 2
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
-    return Task(model=model, data=lambda split: Points(), loss=loss)
+    return KerasTask(model=model, data=lambda split: Points(), loss=loss)
 """,
 }
 VANISHING, OVERFLOWING = 1e-7, 100.0

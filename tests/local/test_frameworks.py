@@ -83,7 +83,7 @@ def png(*, size: int, depth: int, color_type: int, bits: int) -> bytes:
 
 def own_build(parts: str) -> str:
     task = f"Task(model=None, loss=print, {parts})"
-    return f"from kubetrain_trainer.pytorch_ddp.task import Task\ndef build(config, data_dir): return {task}"
+    return f"from kubetrain_trainer import Task\ndef build(config, data_dir): return {task}"
 
 
 class TestPyTorch:
@@ -424,7 +424,7 @@ class TestPyTorch:
         (tmp_path / "not_a_task.py").write_text("def build(config, data_dir): return 3")
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
-        with pytest.raises(InvalidSetting, match=r"'not_a_task:build' returned a int; it must return a Task of"):
+        with pytest.raises(InvalidSetting, match=r"returned a int; it must return a kubetrain_trainer\.Task"):
             build_task(TrainConfig(model="not_a_task:build"), tmp_path)
 
     @pytest.mark.parametrize(
@@ -717,9 +717,9 @@ train.train(training_arguments(""))
 """
 WITHOUT_INPUT = """
 import keras
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 def build(config, data_dir):
-    return Task(model=keras.Sequential([keras.layers.Dense(2)]), data=None, loss=None)
+    return KerasTask(model=keras.Sequential([keras.layers.Dense(2)]), data=None, loss=None)
 """
 WITHOUT_BATCH_NORMALIZATION = """
 import keras

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from kubetrain_trainer import Step
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.pytorch_ddp.task import Step
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.training import assert_same, newest, state_of
@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
-from kubetrain_trainer.pytorch_ddp.task import Step
+from kubetrain_trainer import Step
 from support.free_tasks import Gan, plain
 
 SNIPPETS

@@ -19,7 +19,7 @@ LIBRARIES = 130 << 20
 TASK = f"""
 import torch
 from torch import nn
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Points:
     def __len__(self):

@@ -39,7 +39,7 @@ from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.group import join_group
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 from kubetrain_trainer.pytorch_ddp.train import train
 
 def exchanged(group, **settings):

@@ -32,7 +32,7 @@ EXPORTS = {"pytorch": "model.pt", "tensorflow": "model.weights.h5"}
 TASKS = {
     "pytorch": """
 import torch
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 def build(config, data_dir):
     names = (data_dir / "names.txt").read_text().split()
@@ -41,7 +41,7 @@ def build(config, data_dir):
 """,
     "tensorflow": """
 import keras, tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class One:
     def __len__(self):
@@ -53,7 +53,7 @@ class One:
 def build(config, data_dir):
     names = (data_dir / "names.txt").read_text().split()
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(len(names))])
-    return Task(model=model, data=lambda split: One(), loss=lambda o, t: o[:, 0], classes=tuple(names))
+    return KerasTask(model=model, data=lambda split: One(), loss=lambda o, t: o[:, 0], classes=tuple(names))
 """,
 }
 

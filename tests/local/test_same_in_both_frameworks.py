@@ -32,7 +32,7 @@ def build(config, data_dir):
 import keras
 import numpy as np
 import tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task, accuracy
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy
 
 class Samples:
     def __init__(self, points, labels):
@@ -51,7 +51,7 @@ def build(config, data_dir):
     model.layers[3].kernel.assign(arrays["last"])
     samples = Samples(arrays["points"], arrays["labels"])
     loss = lambda outputs, labels: keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
-    return Task(model=model, data=lambda split: samples, loss=loss, metrics={"accuracy": accuracy})
+    return KerasTask(model=model, data=lambda split: samples, loss=loss, metrics={"accuracy": accuracy})
 """,
 }
 SETTINGS = {

@@ -60,7 +60,7 @@ for batches in predictions(task, task.data("val"), range(30), config, group):
 
 DROPOUT = """
 import keras, tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class Samples:
     def __len__(self):
@@ -79,7 +79,7 @@ def loss(outputs, targets):
 
 def build(config, data_dir):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dropout(0.5)])
-    return Task(model=model, data=lambda split: Samples(), loss=loss)
+    return KerasTask(model=model, data=lambda split: Samples(), loss=loss)
 """
 """A task that records which units each replica keeps in a step."""
 

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Words:
     def __len__(self):

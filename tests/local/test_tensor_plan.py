@@ -6,12 +6,12 @@ import pytest
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel
 
+from kubetrain_trainer import Task
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import processes_together
 from kubetrain_trainer.pytorch_ddp.shard_model import Whole, styles_of
-from kubetrain_trainer.pytorch_ddp.task import Task
 
 
 class Positions(nn.Module):

@@ -16,7 +16,7 @@ TASKS = {
     "pytorch": """
 import torch
 from torch import nn
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Points:
     def __init__(self, split):
@@ -62,7 +62,7 @@ def build(config, data_dir):
     "tensorflow": """
 import keras
 import tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class Points:
     def __init__(self, split):
@@ -102,7 +102,7 @@ def build(config, data_dir):
         model = keras.Sequential([keras.Input((4,)), *layers])
     classes = tuple(arguments.get("classes", ""))
     data = DATA[arguments.get("data", "right")]
-    return Task(model=model, data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
+    return KerasTask(model=model, data=data, loss=loss, metrics={"accuracy": steady}, classes=classes)
 """,
 }
 TRAIN = """

@@ -52,7 +52,7 @@ PYTORCH = (
     TROUBLE
     + """
 import torch
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Samples(Split):
     def __getitem__(self, index):
@@ -93,7 +93,7 @@ TENSORFLOW = (
     + BALLAST
     + """
 import tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class Samples(Split):
     def load(self, index):
@@ -139,7 +139,7 @@ def build(config, data_dir):
     if arguments.get("ballast"):
         layers.append(Ballast(arguments["ballast"]))
     model = keras.Sequential([keras.Input((1024,)), *layers])
-    return Task(model=model, data=lambda split: Samples(arguments, split), loss=loss)
+    return KerasTask(model=model, data=lambda split: Samples(arguments, split), loss=loss)
 """
 )
 FAULTY_TASKS = {"pytorch": PYTORCH, "tensorflow": TENSORFLOW}

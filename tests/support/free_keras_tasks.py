@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kubetrain_trainer import KerasTask
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.task import Task
 
 SAMPLES = 45
 
@@ -70,9 +70,9 @@ class Found(keras.metrics.Sum):
         super().update_state(targets * tf.argmax(outputs, 1))
 
 
-def build(config: TrainConfig, data_dir: Path) -> Task:
+def build(config: TrainConfig, data_dir: Path) -> KerasTask:
     words = [keras.Input((None,), dtype="int64"), keras.layers.Embedding(32, 8, mask_zero=True)]
-    return Task(
+    return KerasTask(
         model=keras.Sequential([*words, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2)]),
         data=Texts,
         collate=padded,
@@ -90,7 +90,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
     )
 
 
-def build_with_a_short_epoch(config: TrainConfig, data_dir: Path) -> Task:
+def build_with_a_short_epoch(config: TrainConfig, data_dir: Path) -> KerasTask:
     """The third epoch has fewer samples, which is an error."""
     return replace(
         build(config, data_dir), sampler=lambda epoch: half_of_the_samples(epoch)[: 10 if epoch == 2 else None]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kubetrain_trainer import Step, Task
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import torchrun_role
-from kubetrain_trainer.pytorch_ddp.task import Step, Task
 
 SAMPLES = 45  # an epoch ends with a smaller batch
 

@@ -6,13 +6,13 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.task import Task, image_data
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, image_data
 
 
-def build(config: TrainConfig, data_dir: Path) -> Task:
+def build(config: TrainConfig, data_dir: Path) -> KerasTask:
     data = image_data(config, data_dir)
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(1, kernel_initializer="ones")]
-    return Task(
+    return KerasTask(
         model=keras.Sequential([keras.Input((8, 8, 3)), *layers]),
         data=data.split,
         training_data=data.training,

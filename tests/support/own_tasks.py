@@ -27,7 +27,7 @@ PYTORCH = (
     RECORD
     + """
 import torch
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer import Task
 
 class Samples(Split):
     def __getitem__(self, index):
@@ -59,7 +59,7 @@ TENSORFLOW = (
     + BALLAST
     + """
 import tensorflow as tf
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer import KerasTask
 
 class Samples(Split):
     def load(self, index):
@@ -72,7 +72,7 @@ def loss(outputs, targets):
 
 def build(config, data_dir):
     layers = [keras.Input((4,)), Ballast(config.model_args["megabytes"]), keras.layers.Dense(1)]
-    return Task(model=keras.Sequential(layers), data=Samples, loss=loss)
+    return KerasTask(model=keras.Sequential(layers), data=Samples, loss=loss)
 """
 )
 TASKS = {"pytorch": PYTORCH, "tensorflow": TENSORFLOW}

@@ -1,6 +1,6 @@
 """Load a published model, to predict with it as its evaluation did.
 
-    model = load_model_folder("kubetrain-workspace/models/train-pytorch")
+    model = load_model("kubetrain-workspace/models/train-pytorch")
     for found in model.predict(["rose.jpg", "tulip.jpg"]):
         print(found.name, found.probability)
 
@@ -93,7 +93,7 @@ class LoadedModel(ABC):
         """Return the probability of each class for each output of a classifier."""
 
 
-def load_model_folder(
+def load_model(
     path: str | PathLike[str], *, code: str | PathLike[str] | None = None, data_dir: str | PathLike[str] | None = None
 ) -> LoadedModel:
     """Load a version of a model, or the latest one in a folder of models.

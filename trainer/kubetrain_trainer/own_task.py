@@ -28,7 +28,7 @@ def build_own_task(config: TrainConfig, data_dir: Path, kind: type) -> Any:
     task = build(config, data_dir)
     if not isinstance(task, kind):
         raise InvalidSetting(
-            f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {kind.__module__}"
+            f"'{config.model}' returned a {type(task).__name__}; it must return a kubetrain_trainer.{kind.__name__}"
         )
     check_functions(task)
     check_classes(task)

@@ -10,7 +10,8 @@ from kubetrain_components.object_store.open_store import check_uri, local_path, 
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.load_model import LoadedModel, load_model_folder
+from kubetrain_trainer.load_model import LoadedModel
+from kubetrain_trainer.load_model import load_model as load_folder
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
 
 
@@ -28,10 +29,10 @@ def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: An
     """
     check_uri("the URI", str(uri))
     if names_directory(str(uri)):
-        return load_model_folder(local_path(str(uri)), **options)
+        return load_folder(local_path(str(uri)), **options)
     store = _open_s3(str(uri), s3_endpoint)
     with TemporaryDirectory() as folder:
-        return load_model_folder(_fetched(store, Path(folder)), **options)
+        return load_folder(_fetched(store, Path(folder)), **options)
 
 
 def _open_s3(uri: str, endpoint: str) -> ObjectStore:

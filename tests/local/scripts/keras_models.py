@@ -33,7 +33,7 @@ from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
-from kubetrain_trainer.tensorflow_multiworker.task import Task, accuracy, build_task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy, build_task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.training_output import TrainingOutput
@@ -203,8 +203,8 @@ def test_replicas_of_several_processes_share_each_sample_once() -> None:
     assert sorted(chain.from_iterable(batch.indices for step in steps for batch in step)) == [*range(16)]
 
 
-def measured_task(**parts: Any) -> Task:
-    return Task(model=mlp(), data=lambda split: None, loss=lambda outputs, targets: outputs[:, 0], **parts)
+def measured_task(**parts: Any) -> KerasTask:
+    return KerasTask(model=mlp(), data=lambda split: None, loss=lambda outputs, targets: outputs[:, 0], **parts)
 
 
 def test_a_validation_measures_the_loss_and_how_far_it_is_certain() -> None:

@@ -28,7 +28,7 @@ from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, load, preparation
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
-from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, build_task
 from kubetrain_trainer.tensorflow_multiworker.training import Training
 
 
@@ -61,7 +61,7 @@ def measure_published(data_dir: Path, group: Group, model: ModelFolder, config: 
     return measure(task, task.data(sized.test_split), sized, group)[0].results()
 
 
-def measure(task: Task, samples: Any, config: TrainConfig, group: Group) -> tuple[Tally, ClassPredictions]:
+def measure(task: KerasTask, samples: Any, config: TrainConfig, group: Group) -> tuple[Tally, ClassPredictions]:
     check_samples(samples)
     tally, predicted = new_tally(task, samples, config, group), ClassPredictions(task.classes)
     for batches in predictions(task, samples, range(len(samples)), config, group):
@@ -91,7 +91,7 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
     return tally.results(training.group.sum)
 
 
-def new_tally(task: Task, samples: Any, config: TrainConfig, group: Group) -> Tally:
+def new_tally(task: KerasTask, samples: Any, config: TrainConfig, group: Group) -> Tally:
     """Return a tally whose metrics have their variables, also in a process that will get no samples."""
     tally = Tally(task, group)
     if tally.lacks_variables and len(samples):
@@ -101,7 +101,7 @@ def new_tally(task: Task, samples: Any, config: TrainConfig, group: Group) -> Ta
 
 
 def predictions(
-    task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, group: Group
+    task: KerasTask, samples: Any, indices: Sequence[int], config: TrainConfig, group: Group
 ) -> Iterator[list[Predicted]]:
     """Yield a batch of each replica of this process at a time, and at the end those that are left."""
     batches, ahead = tee(batches_of(indices, config.batch_size))

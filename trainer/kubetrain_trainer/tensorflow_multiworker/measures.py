@@ -11,7 +11,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
 from kubetrain_trainer.measures import check_alone, confidence_intervals, measure_samples
 from kubetrain_trainer.tensorflow_multiworker.group import Group
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 
 SumOverProcesses = Callable[[list[float]], list[float]]
 
@@ -27,7 +27,7 @@ class Predicted(NamedTuple):
 class Tally:
     """Sums over samples, kept on the device until they are read, and the metrics that count for themselves."""
 
-    def __init__(self, task: Task, group: Group) -> None:
+    def __init__(self, task: KerasTask, group: Group) -> None:
         """The group has the strategy that made the variables of the metrics."""
         self._names, self._classes = ["loss", *task.metrics], task.classes
         self._group = group

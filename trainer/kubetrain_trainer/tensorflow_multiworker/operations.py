@@ -14,12 +14,12 @@ from kubetrain_trainer.sample_order import keys_of
 from kubetrain_trainer.tensorflow_multiworker.group import Group, gpu_names
 from kubetrain_trainer.tensorflow_multiworker.loading import load, preparation
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, precision_of
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 
 log = logging.getLogger(__name__)
 
 
-def seconds_at_peak(task: Task, config: TrainConfig, samples: Any, group: Group) -> float:
+def seconds_at_peak(task: KerasTask, config: TrainConfig, samples: Any, group: Group) -> float:
     """Return the time that all GPUs together need for a sample at least, in the chief; 0: unknown."""
     peak = min(map(peak_operations, gpu_names()), default=0.0)
     if not (peak and precision_of(config) in ("bf16", "fp16") and group.role.is_chief):

@@ -9,7 +9,7 @@ from keras import ops
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.loop.schedule import averaging_decay, peak_rate
-from kubetrain_trainer.tensorflow_multiworker.task import Task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 
 
 class SGD(keras.optimizers.SGD):
@@ -29,7 +29,7 @@ class SGD(keras.optimizers.SGD):
         return ops.add(gradient, ops.multiply(total, self.momentum)) if self.nesterov else total
 
 
-def build_optimizer(config: TrainConfig, task: Task, global_batch: int) -> tuple[keras.Optimizer, float]:
+def build_optimizer(config: TrainConfig, task: KerasTask, global_batch: int) -> tuple[keras.Optimizer, float]:
     """Return the task's own optimizer, or the one that the settings choose, and its peak rate."""
     optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config, task.model.trainable_variables)
     peak = _rate(optimizer) if task.optimizer else peak_rate(config, global_batch)
@@ -58,7 +58,7 @@ def _rate(optimizer: keras.Optimizer) -> float:
         raise KubetrainError(f"optimizer returned a {type(optimizer).__name__}: return one of keras.optimizers")
     if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         raise KubetrainError(
-            "the learning rate of the task's own optimizer is a schedule: give it a number, the peak, and the Task a "
+            "the learning rate of the task's own optimizer is a schedule: give it a number, the peak, and the task a "
             "schedule"
         )
     for name, instead in (("use_ema", "ema_decay"), ("gradient_accumulation_steps", "accumulate")):

@@ -23,8 +23,8 @@ from kubetrain_trainer.tensorflow_multiworker.model import build_model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> Task`.
+class KerasTask:
+    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> KerasTask`.
 
     Only model, data and loss are needed.
     """
@@ -64,12 +64,12 @@ class Task:
     """Returns the factor of the peak learning rate at a step (the first is 1), in place of warmup and decay."""
 
 
-def build_task(config: TrainConfig, data_dir: Path) -> Task:
+def build_task(config: TrainConfig, data_dir: Path) -> KerasTask:
     check_model("tensorflow", config.model)
     check_framework("tensorflow", config)
     if not is_import_path(config.model):
         return _classify_images(config, data_dir)
-    task: Task = build_own_task(config, data_dir, Task)
+    task: KerasTask = build_own_task(config, data_dir, KerasTask)
     check_built(f"the model of '{config.model}'", task.model)
     return task
 
@@ -90,9 +90,9 @@ def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0
     return losses
 
 
-def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
+def _classify_images(config: TrainConfig, data_dir: Path) -> KerasTask:
     data = image_data(config, data_dir)
-    return Task(
+    return KerasTask(
         model=build_model(config.model, image_size(config), len(data.classes), config.model_args),
         data=data.split,
         training_data=data.training,

@@ -31,7 +31,7 @@ from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
-from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, build_task
 from kubetrain_trainer.watchdog import Watchdog
 
 
@@ -49,7 +49,7 @@ def recording(path: Path) -> Iterator[None]:
 class Training(AnyTraining):
     group: Group
     data_dir: Path
-    task: Task
+    task: KerasTask
     samples: Any
     validation: Any
     optimizer: keras.Optimizer
