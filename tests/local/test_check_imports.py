@@ -16,7 +16,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from support.cli import kubetrain
 from support.process_groups import start_python
 
-PROGRAM = ("-m", "kubetrain_trainer.check_imports")
+PROGRAM = ("-m", "kubetrain_trainer.own_code.check_imports")
 TASKS = {
     "fine": "def build(config, data_dir): ...",
     "nested": "import not_installed",

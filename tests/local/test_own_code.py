@@ -505,7 +505,14 @@ def test_an_evaluation_of_your_own_measures_the_model(tmp_path: Path) -> None:
     code, output, _ = run(tmp_path, {"script": "train.py", "evaluation": {"script": "test.py"}})
     assert code == 0, output
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 7}\n')
-    program = ("-m", "kubetrain_trainer.own_evaluation", "--data-dir", "/data", "--output-dir", tmp_path / "run")
+    program = (
+        "-m",
+        "kubetrain_trainer.own_code.own_evaluation",
+        "--data-dir",
+        "/data",
+        "--output-dir",
+        tmp_path / "run",
+    )
     process = start_python(*program, cwd=tmp_path)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output

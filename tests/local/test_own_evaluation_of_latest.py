@@ -9,7 +9,7 @@ from kubetrain_components.fetch_model.fetch import fetch_latest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
-from kubetrain_trainer.own_output import accept_model
+from kubetrain_trainer.own_code.own_output import accept_model
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.stop_signal import StopSignal
 from kubetrain_trainer.training_output import TrainingOutput
@@ -47,7 +47,7 @@ def evaluate(output: TrainingOutput, latest: Path, script: str) -> tuple[int, st
     folder = output.path.parent
     (folder / "test.py").write_text(script)
     flags = ("--data-dir", "/data", "--output-dir", output.path, "--latest", latest)
-    process = start_python("-m", "kubetrain_trainer.own_evaluation", *flags, cwd=folder)
+    process = start_python("-m", "kubetrain_trainer.own_code.own_evaluation", *flags, cwd=folder)
     log, _ = process.communicate(timeout=60)
     return process.returncode, log
 

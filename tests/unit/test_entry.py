@@ -105,7 +105,7 @@ def test_only_an_evaluation_of_your_own_evaluates_the_model(evaluation: dict[str
 
 def test_the_entry_is_tried_before_data_is_moved() -> None:
     (job,) = import_jobs(parameters(SCRIPT))
-    assert job.replicas[0].command[2:4] == ("kubetrain_trainer.check_imports", "--entry")
+    assert job.replicas[0].command[2:4] == ("kubetrain_trainer.own_code.check_imports", "--entry")
 
 
 def test_the_last_checkpoint_of_a_script_is_its_model() -> None:

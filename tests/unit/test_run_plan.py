@@ -145,7 +145,13 @@ def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     pod = first["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert first["metadata"]["name"].startswith("train-pytorch-check-imports")
-    assert container["command"] == ["python", "-m", "kubetrain_trainer.check_imports", "--model", "team.task:build"]
+    assert container["command"] == [
+        "python",
+        "-m",
+        "kubetrain_trainer.own_code.check_imports",
+        "--model",
+        "team.task:build",
+    ]
     assert (container["image"], pod["nodeSelector"]) == ("trainer:1", {"pool": "train"})
     assert container["resources"] == {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "200Gi"}}
     assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/code"]

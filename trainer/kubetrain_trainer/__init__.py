@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kubetrain_trainer import session
     from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.load_model import LoadedModel, Prediction, load_model
+    from kubetrain_trainer.own_code import session
     from kubetrain_trainer.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.task import Step, Task
     from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
@@ -40,6 +40,8 @@ _NAMES = {
 if not TYPE_CHECKING:  # a type checker would take any name for a valid one
 
     def __getattr__(name: str) -> Any:
+        if name == "session":
+            return import_module(f"{__name__}.own_code.session")
         module = next((module for module, names in _NAMES.items() if name in names), "")
         if not module:
             raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

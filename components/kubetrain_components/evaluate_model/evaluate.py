@@ -52,7 +52,7 @@ class EvaluationRequest:
         """The module that evaluates; empty: nothing does."""
         if (entry := parse_entry(self.entry)) is None:
             return f"{package_of(self.framework)}.evaluate"
-        return "kubetrain_trainer.own_evaluation" if entry.evaluation else ""
+        return "kubetrain_trainer.own_code.own_evaluation" if entry.evaluation else ""
 
 
 def evaluate_model(

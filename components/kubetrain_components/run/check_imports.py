@@ -19,10 +19,10 @@ from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_trainer.check_imports import ERROR, WARNING
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import is_own_code
+from kubetrain_trainer.own_code.check_imports import ERROR, WARNING
 
 STAGE = "check_imports"
 MEMORY = "2Gi"
@@ -65,7 +65,7 @@ def import_jobs(parameters: RunParameters) -> list[Job]:
 
 def import_job(identity: JobIdentity, config: TrainConfig, training: Placement) -> Job:
     tried = TrainConfig(entry=config.entry) if config.entry else TrainConfig(model=config.model)
-    command = ("python", "-m", "kubetrain_trainer.check_imports", *tried.to_flags())
+    command = ("python", "-m", "kubetrain_trainer.own_code.check_imports", *tried.to_flags())
     return Job(
         identity=identity,
         kind=JobKind.BATCH_JOB,

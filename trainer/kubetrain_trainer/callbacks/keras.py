@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from kubetrain_trainer import own_task, session
+from kubetrain_trainer.own_code import own_task, session
 
 WEIGHTS, EPOCH = "state.weights.h5", "epoch"
 

@@ -5,7 +5,7 @@ python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 \
 """
 
 from kubetrain_trainer.entry_point import run, training_arguments
-from kubetrain_trainer.own_code import train_with_own_code
+from kubetrain_trainer.own_code.program import train_with_own_code
 
 if __name__ == "__main__":
     run(lambda: train_with_own_code(training_arguments("Train with your own PyTorch script."), "pytorch"))

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_names import check_model, is_import_path
-from kubetrain_trainer.own_task import build_own_task
+from kubetrain_trainer.own_code.own_task import build_own_task
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages, mixed_batch
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model

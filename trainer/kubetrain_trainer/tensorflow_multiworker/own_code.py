@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from kubetrain_trainer.entry_point import run, training_arguments
-from kubetrain_trainer.own_code import train_with_own_code
+from kubetrain_trainer.own_code.program import train_with_own_code
 
 MODULE = "keras.src.backend.tensorflow.trainer"
 PARTS = ("_collective_all_reduce_multi_worker", "reduce_per_replica", "tree", "TensorFlowTrainer")

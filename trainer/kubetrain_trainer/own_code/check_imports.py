@@ -1,6 +1,6 @@
 """Tries a task, script or command of your own before any data is moved.
 
-python -m kubetrain_trainer.check_imports --model package.module:function
+python -m kubetrain_trainer.own_code.check_imports --model package.module:function
 
 It reports one sentence. A module, function, script or program that is missing is an error. Anything else that goes
 wrong is a warning: this pod has no GPU and no dataset, which the module may need while it is imported.
@@ -8,12 +8,12 @@ wrong is a warning: this pod has no GPU and no dataset, which the module may nee
 
 import argparse
 
-from kubetrain_trainer.check_script import check_entry
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.entry_point import SENTENCE_LENGTH, run
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
+from kubetrain_trainer.own_code.check_script import check_entry
 from kubetrain_trainer.termination import report_result
 
 ERROR, WARNING = "error: ", "warning: "

@@ -1,6 +1,6 @@
 """Functions by which a script of your own saves, resumes, reports and stops as kubetrain's trainers do.
 
-    from kubetrain_trainer import session
+    from kubetrain_trainer.own_code import session
 
     checkpoint = session.resume()
     if checkpoint:
@@ -33,10 +33,17 @@ from kubetrain_trainer.failures import AT_THE_START
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
-from kubetrain_trainer.own_output import numbers, proof_of_end, read_own_metrics, record_end, saving, whole_number
+from kubetrain_trainer.own_code.own_output import (
+    numbers,
+    proof_of_end,
+    read_own_metrics,
+    record_end,
+    saving,
+    whole_number,
+)
+from kubetrain_trainer.own_code.session_peers import Peers, peers_of
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.session_peers import Peers, peers_of
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm, mark_as_saving_until_exit
 from kubetrain_trainer.termination import end_process, report_result
 from kubetrain_trainer.training_output import TrainingOutput

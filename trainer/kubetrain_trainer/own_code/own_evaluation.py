@@ -1,6 +1,6 @@
 """Evaluate the exported model with a script or command of your own, which writes $KUBETRAIN_OUTPUT/metrics.json.
 
-python -m kubetrain_trainer.own_evaluation --data-dir DATA --output-dir OUTPUT
+python -m kubetrain_trainer.own_code.own_evaluation --data-dir DATA --output-dir OUTPUT
 """
 
 import json
@@ -16,8 +16,8 @@ from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost, eval
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
-from kubetrain_trainer.own_code import environment, own_entry, run_entry, run_program, with_variables
-from kubetrain_trainer.own_output import METRICS_FILE, Metrics, read_own_metrics, saving, write_own_evaluation
+from kubetrain_trainer.own_code.own_output import METRICS_FILE, Metrics, read_own_metrics, saving, write_own_evaluation
+from kubetrain_trainer.own_code.program import environment, own_entry, run_entry, run_program, with_variables
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
 

@@ -17,15 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer import session
-from kubetrain_trainer.check_script import check_program, existing_script
 from kubetrain_trainer.checkpoint_layout import Checkpoint, intact_checkpoints
 from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.failures import annotating_errors, own_line
 from kubetrain_trainer.mlflow_log import log_to_mlflow
-from kubetrain_trainer.own_output import accept_model, forget_model
+from kubetrain_trainer.own_code import session
+from kubetrain_trainer.own_code.check_script import check_program, existing_script
+from kubetrain_trainer.own_code.own_output import accept_model, forget_model
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.remarks import remarks_on_entry
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal

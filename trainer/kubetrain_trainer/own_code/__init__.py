@@ -1,0 +1,1 @@
+"""Runs the user's own script, command or task, and talks with it."""
