@@ -35,8 +35,8 @@ def measure(rounds: int) -> None:
     from torch.nn import Linear
     from torch.nn.parallel import DistributedDataParallel
 
-    from kubetrain_trainer.own_time import HostClock, OwnTime
     from kubetrain_trainer.pytorch_ddp.data_parallel import TimedExchange
+    from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 
     dist.init_process_group("gloo")
     inputs, own_time = torch.randn(4, 8), OwnTime(HostClock())

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
 from kubetrain_components.shown_values import number
-from kubetrain_trainer.own_time import LARGE_WAIT_SHARE
+from kubetrain_trainer.reporting.own_time import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0
 MIN_BAR, MAX_BAR, OTHER_COLUMNS = 8, 28, 78

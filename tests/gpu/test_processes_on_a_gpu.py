@@ -14,7 +14,7 @@ import torch
 
 import kubetrain_trainer
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 
 pytestmark = [

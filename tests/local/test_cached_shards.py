@@ -19,7 +19,7 @@ from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.serve_shards.serve import serving
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.shard_cache import VARIABLE
 from kubetrain_trainer.tar_shards import groups_of, list_images

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 
 pytestmark = pytest.mark.slow
 COUNTING = """

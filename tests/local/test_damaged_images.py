@@ -11,7 +11,7 @@ from PIL import Image
 
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 
 pytestmark = pytest.mark.slow

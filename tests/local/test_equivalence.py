@@ -16,7 +16,7 @@ from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.loop.schedule import averaging_decay
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI

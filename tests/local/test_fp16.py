@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.tiers import ONE_IN_CI

@@ -13,7 +13,7 @@ from torch import nn
 
 from kubetrain_trainer import Step
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.training import assert_same, newest, state_of

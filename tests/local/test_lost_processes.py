@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import processes_of, read_until, start
 from support.pods import import_seconds, pause_until_next_step, pod_processes

@@ -6,7 +6,7 @@ from signal import SIGTERM
 
 import pytest
 
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import processes_of, read_until, start
 from support.pods import pod_processes

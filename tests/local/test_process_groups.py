@@ -35,7 +35,7 @@ import time
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.own_time import HostClock, OwnTime
+from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.group import join_group

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
+from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics
 from support.cli import KUBETRAIN, interrupt, processes_of
 from support.prometheus import alert_rules, dashboard_queries, one_training, prometheus, rule_groups, wait_until
 

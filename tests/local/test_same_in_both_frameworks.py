@@ -7,7 +7,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from support.process_groups import start_python
 
 SAMPLES, WIDTH, CLASSES = 160, 16, 3

@@ -10,8 +10,8 @@ import pytest
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.pytorch_ddp.state_files import joined, read_files
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, newest

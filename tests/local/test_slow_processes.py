@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE, WINDOW_SECONDS, WINDOWS
+from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.reporting.stragglers import LARGE_DELAY_SHARE, WINDOW_SECONDS, WINDOWS
 from support.cli import interrupt, read_until, start
 from support.faulty_tasks import FAULTY_TASKS
 from support.outside import sample, scrape

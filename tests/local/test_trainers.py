@@ -10,7 +10,7 @@ import pytest
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from kubetrain_trainer.event_file import EventFile
+from kubetrain_trainer.reporting.event_file import EventFile
 from support.outside import tensorboard_scalars
 
 

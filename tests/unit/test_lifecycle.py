@@ -25,12 +25,12 @@ from kubetrain_trainer.loop.lifecycle import (
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas
 from kubetrain_trainer.loop.whole_training import finish
-from kubetrain_trainer.own_time import HostClock, OwnTime
-from kubetrain_trainer.profile import Profile
+from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
+from kubetrain_trainer.reporting.profile import Profile
+from kubetrain_trainer.reporting.time_spent import summarize
+from kubetrain_trainer.reporting.training_report import TrainingReport
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
 from support.training import FakeGroup
 

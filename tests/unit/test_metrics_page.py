@@ -16,9 +16,9 @@ import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.local.pod import inherited_environment
-from kubetrain_trainer import metrics_page
-from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
-from kubetrain_trainer.step_window import StepWindow
+from kubetrain_trainer.reporting import metrics_page
+from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics
+from kubetrain_trainer.reporting.step_window import StepWindow
 from support.outside import sample, samples_of, scrape
 
 ROW = {"step": 20, "epoch": 1, "loss": 0.5, "learning_rate": 0.1, "samples_per_second": 64.0, "data_wait_share": 0.25}

@@ -13,11 +13,11 @@ import yaml
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
-from kubetrain_trainer.metrics_page import GAUGES, MetricsPage
-from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS
-from kubetrain_trainer.step_window import StepWindow
-from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE
-from kubetrain_trainer.time_spent import CAUSES
+from kubetrain_trainer.reporting.metrics_page import GAUGES, MetricsPage
+from kubetrain_trainer.reporting.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS
+from kubetrain_trainer.reporting.step_window import StepWindow
+from kubetrain_trainer.reporting.stragglers import LARGE_DELAY_SHARE
+from kubetrain_trainer.reporting.time_spent import CAUSES
 from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob
 from support.outside import samples_of
 from support.prometheus import MONITORING, alert_rules, dashboard_queries

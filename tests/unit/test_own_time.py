@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kubetrain_trainer.own_time import OwnTime, StepTimes
+from kubetrain_trainer.reporting.own_time import OwnTime, StepTimes
 
 
 class Device:

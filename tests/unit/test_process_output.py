@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer import termination
-from kubetrain_trainer.metrics_log import MetricsLog, read_metrics
-from kubetrain_trainer.progress_line import format_progress, parse_progress
+from kubetrain_trainer.reporting.metrics_log import MetricsLog, read_metrics
+from kubetrain_trainer.reporting.progress_line import format_progress, parse_progress
 from kubetrain_trainer.termination import (
     clear_termination_message,
     parse_termination_message,

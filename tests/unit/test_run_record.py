@@ -10,7 +10,7 @@ from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.summary import print_summary
 from kubetrain_pipelines.run_view import BarView, PlainView, describe_progress
-from kubetrain_trainer.own_time import SHORTER_WAITS
+from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
 
 SYNCED = {"digest": "d" * 16, "objects": 3, "downloaded": 0}
 EVALUATED = {"split": "test", "samples": 270, "metrics": {"accuracy": 0.98, "loss": 0.1}, "checkpoint": "step-00000003"}

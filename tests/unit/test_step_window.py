@@ -2,7 +2,7 @@
 
 import math
 
-from kubetrain_trainer.step_window import RECENT_STEPS, StepWindow, quantile
+from kubetrain_trainer.reporting.step_window import RECENT_STEPS, StepWindow, quantile
 
 
 class Clock:

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from kubetrain_pipelines.diagnose.scan import LogScan
-from kubetrain_trainer.own_time import StepTimes
-from kubetrain_trainer.stragglers import MAX_NAMED, WINDOW_SECONDS, WINDOWS, Stragglers, delays, idle_share
+from kubetrain_trainer.reporting.own_time import StepTimes
+from kubetrain_trainer.reporting.stragglers import MAX_NAMED, WINDOW_SECONDS, WINDOWS, Stragglers, delays, idle_share
 
 NODES = ["a", "b", "c"]
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.event_file import EventFile
+from kubetrain_trainer.reporting.event_file import EventFile
 from support.cli import SOON_SECONDS, interrupt, kubetrain, start
 from support.kfp_runs import kfp_without_cluster
 from support.kfp_server import KfpServer

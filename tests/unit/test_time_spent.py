@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.termination import MAX_BYTES
-from kubetrain_trainer.time_spent import (
+from kubetrain_trainer.reporting.time_spent import (
     CAUSES,
     MAX_GAPS,
     WRITE_SECONDS,
@@ -16,6 +15,7 @@ from kubetrain_trainer.time_spent import (
     read_starts,
     summarize,
 )
+from kubetrain_trainer.termination import MAX_BYTES
 
 
 class Process:

@@ -20,7 +20,7 @@ from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.own_time import SHORTER_WAITS
+from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
 from support.jobs import MemoryBackend
 
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer import time_spent, training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.metrics_page import serve_metrics
-from kubetrain_trainer.own_time import HostClock, OwnTime, StepTimes
 from kubetrain_trainer.process_group import describe_start, with_interface
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting import time_spent, training_report
+from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_page import serve_metrics
+from kubetrain_trainer.reporting.own_time import HostClock, OwnTime, StepTimes
+from kubetrain_trainer.reporting.progress_line import parse_progress
+from kubetrain_trainer.reporting.step_window import StepWindow
+from kubetrain_trainer.reporting.time_spent import CAUSES, summarize
+from kubetrain_trainer.reporting.training_report import TrainingReport
 from kubetrain_trainer.resources import cpu_name
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.step_window import StepWindow
-from kubetrain_trainer.time_spent import CAUSES, summarize
 from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.training_report import TrainingReport
 from support.outside import sample, scrape, tensorboard_scalars
 from support.training import FakeGroup
 

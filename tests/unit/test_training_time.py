@@ -15,7 +15,7 @@ from kubetrain_components.run.training_time import (
     time_rows,
     training_time,
 )
-from kubetrain_trainer import time_spent
+from kubetrain_trainer.reporting import time_spent
 from unit.test_pod_times import at, recorded
 
 DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()

@@ -20,7 +20,7 @@ from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.some_of import some_of
 from kubetrain_trainer.training_output import TrainingOutput
 

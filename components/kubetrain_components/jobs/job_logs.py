@@ -12,7 +12,7 @@ from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.verdict import KEPT_LINES
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting.progress_line import parse_progress
 
 OnLine = Callable[[LogLine], None]
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ may wait for days, so its later restarts count. Progress gives restarts back.
 
 from kubetrain_components.jobs.budgets import Clock
 from kubetrain_components.jobs.job_state import JobState
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting.progress_line import parse_progress
 
 HEADWAY_SECONDS = 600.0
 """Time that a training must spend on steps it had never reached before, until its restarts are forgiven."""

@@ -15,7 +15,7 @@ from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_re
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_components.run.training_time import account_of, training_time
-from kubetrain_trainer.time_spent import summarize
+from kubetrain_trainer.reporting.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}

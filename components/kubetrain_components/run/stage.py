@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run.events import EventLog
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting.progress_line import parse_progress
 from kubetrain_trainer.termination import write_termination_message
 
 PROGRESS_SECONDS = 0.2

@@ -19,8 +19,8 @@ from typing import Any
 
 from kubetrain_components.jobs.job_state import JobTimes, PodTimes
 from kubetrain_components.shown_values import describe_seconds
-from kubetrain_trainer.own_time import SHORTER_WAITS
-from kubetrain_trainer.time_spent import (
+from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
+from kubetrain_trainer.reporting.time_spent import (
     CHECKPOINT,
     DATA_WAIT,
     END,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.reporting.progress_line import format_progress
 
 
 @dataclass(frozen=True)

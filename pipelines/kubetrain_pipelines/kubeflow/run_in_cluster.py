@@ -14,7 +14,7 @@ from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.troubles import pod_troubles
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.kubeflow.workflow_nodes import fnv1a, step_of
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting.progress_line import parse_progress
 
 Progress = dict[str, str | float]
 

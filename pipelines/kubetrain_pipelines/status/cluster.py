@@ -16,7 +16,7 @@ from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting.progress_line import parse_progress
 
 LOG_TIMEOUT_SECONDS = 10.0
 LAST_LINES = 200

@@ -10,7 +10,7 @@ from kubetrain_components.jobs.job_state import JobState, Phase, PodState
 from kubetrain_components.jobs.verdict import culprit_of, describe
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_status import RunStatus
-from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.reporting.progress_line import parse_progress
 
 
 @dataclass(frozen=True, kw_only=True)

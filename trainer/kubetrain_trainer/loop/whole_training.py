@@ -14,10 +14,10 @@ from kubetrain_trainer.loop.schedule import is_finished
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.remarks import remarks
+from kubetrain_trainer.reporting.time_spent import describe
+from kubetrain_trainer.reporting.training_report import TrainingReport, total_steps
 from kubetrain_trainer.sampling import Batch
 from kubetrain_trainer.stream_plan import Plan
-from kubetrain_trainer.time_spent import describe
-from kubetrain_trainer.training_report import TrainingReport, total_steps
 from kubetrain_trainer.watchdog import Watchdog
 
 AGroup = TypeVar("AGroup", bound=ProcessGroup)

@@ -28,11 +28,7 @@ from typing import Any
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
 from kubetrain_trainer.checkpoint_writer import remove_superseded
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.failures import AT_THE_START
-from kubetrain_trainer.metrics_log import MetricsLog
-from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
-from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.own_code.own_output import (
     numbers,
     proof_of_end,
@@ -43,7 +39,11 @@ from kubetrain_trainer.own_code.own_output import (
 )
 from kubetrain_trainer.own_code.session_peers import Peers, peers_of
 from kubetrain_trainer.process_role import own_role
-from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.reporting.event_file import EventFile
+from kubetrain_trainer.reporting.metrics_log import MetricsLog
+from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics
+from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
+from kubetrain_trainer.reporting.progress_line import format_progress
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm, mark_as_saving_until_exit
 from kubetrain_trainer.termination import end_process, report_result
 from kubetrain_trainer.training_output import TrainingOutput

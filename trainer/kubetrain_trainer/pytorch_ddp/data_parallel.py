@@ -13,13 +13,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.own_time import OwnTime
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.reporting.own_time import OwnTime
 
 ENGINE: Any = torch.autograd.Variable._execution_engine
 log = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ from kubetrain_trainer.image_input import with_recorded_input
 from kubetrain_trainer.latest_model import Metrics, measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
 from kubetrain_trainer.pytorch_ddp.export import load_export, load_weights
 from kubetrain_trainer.pytorch_ddp.group import Group, choose_device
@@ -32,6 +31,7 @@ from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, keep_parts_only
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training, open_loader
+from kubetrain_trainer.reporting.progress_line import format_progress
 
 
 def evaluate(arguments: Arguments) -> None:

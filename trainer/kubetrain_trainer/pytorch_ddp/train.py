@@ -20,12 +20,12 @@ from kubetrain_trainer.pytorch_ddp.loading import seed_generators
 from kubetrain_trainer.pytorch_ddp.preflight import find_network, run_preflight, warn_of_versions
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
+from kubetrain_trainer.reporting.time_spent import conclude
 from kubetrain_trainer.resources import keep_freed_memory, return_freed_memory
 from kubetrain_trainer.sample_order import derived_seed
 from kubetrain_trainer.sampling import Batch
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
-from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.watchdog import Watchdog
 
 

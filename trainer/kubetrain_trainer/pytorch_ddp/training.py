@@ -23,9 +23,7 @@ from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.model_names import is_import_path
-from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel, suitable_format
 from kubetrain_trainer.pytorch_ddp.export import EXPORT_FILES, export
@@ -51,6 +49,8 @@ from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yields_batches
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock, recording
+from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
+from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
 

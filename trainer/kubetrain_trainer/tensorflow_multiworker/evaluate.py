@@ -20,7 +20,7 @@ from kubetrain_trainer.image_input import with_recorded_input
 from kubetrain_trainer.latest_model import Metrics, measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.reporting.progress_line import format_progress
 from kubetrain_trainer.sample_order import batches_of
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export, load_weights

@@ -14,6 +14,7 @@ from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.loop.lifecycle import resume
 from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
 from kubetrain_trainer.process_role import tensorflow_role
+from kubetrain_trainer.reporting.time_spent import conclude
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
@@ -22,7 +23,6 @@ from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
-from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.watchdog import Watchdog
 
 

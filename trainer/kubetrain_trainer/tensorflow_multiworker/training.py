@@ -18,8 +18,8 @@ from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
-from kubetrain_trainer.own_time import HostClock, OwnTime
-from kubetrain_trainer.profile import Profile
+from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
+from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, Staging, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group

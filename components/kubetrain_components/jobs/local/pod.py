@@ -16,7 +16,7 @@ from kubetrain_components.jobs.job import Replica
 from kubetrain_components.jobs.job_state import Phase, PodState, PodTimes
 from kubetrain_components.jobs.local.loopback import HOST, without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
-from kubetrain_trainer.metrics_page import HOST_VARIABLE
+from kubetrain_trainer.reporting.metrics_page import HOST_VARIABLE
 from kubetrain_trainer.termination import LOG_VARIABLE, failure_message
 
 # Set by the operator or torchrun: values from the launcher's own environment must not reach a pod.

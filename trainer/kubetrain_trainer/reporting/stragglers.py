@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Any
 
-from kubetrain_trainer.own_time import StepTimes
+from kubetrain_trainer.reporting.own_time import StepTimes
 
 LARGE_DELAY_SHARE = 0.2
 """A process is slow if its own part of a step takes longer than the median by this fraction of the step."""

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from typing import Any
 
-from kubetrain_trainer.step_window import StepWindow, quantile
+from kubetrain_trainer.reporting.step_window import StepWindow, quantile
 
 GAUGES = {
     "step": "Steps taken.",

@@ -6,19 +6,26 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.event_file import EventFile
-from kubetrain_trainer.metrics_log import MetricsLog
-from kubetrain_trainer.metrics_page import MetricsPage, serve_metrics
-from kubetrain_trainer.mlflow_log import log_to_mlflow
-from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS, OwnTime, StepTimes
 from kubetrain_trainer.process_group import ProcessGroup
-from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.reporting.event_file import EventFile
+from kubetrain_trainer.reporting.metrics_log import MetricsLog
+from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics
+from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
+from kubetrain_trainer.reporting.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS, OwnTime, StepTimes
+from kubetrain_trainer.reporting.progress_line import format_progress
+from kubetrain_trainer.reporting.step_window import StepWindow
+from kubetrain_trainer.reporting.stragglers import Delay, Stragglers, delays, idle_share
+from kubetrain_trainer.reporting.time_spent import (
+    CHECKPOINT,
+    DATA_WAIT,
+    STRAGGLER,
+    VALIDATION,
+    WRITE_SECONDS,
+    TimeSpent,
+)
 from kubetrain_trainer.resources import node_name
 from kubetrain_trainer.shard_groups import ShardGroups
-from kubetrain_trainer.step_window import StepWindow
-from kubetrain_trainer.stragglers import Delay, Stragglers, delays, idle_share
 from kubetrain_trainer.stream_plan import Plan
-from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, STRAGGLER, VALIDATION, WRITE_SECONDS, TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10

@@ -18,8 +18,8 @@ from uuid import uuid4
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import address_problem
 from kubetrain_trainer.durable_files import read_json, write_json
-from kubetrain_trainer.metrics_log import parse_rows
-from kubetrain_trainer.mlflow_client import LoggedRun, MlflowClient, Refused, Unavailable, now_ms
+from kubetrain_trainer.reporting.metrics_log import parse_rows
+from kubetrain_trainer.reporting.mlflow_client import LoggedRun, MlflowClient, Refused, Unavailable, now_ms
 from kubetrain_trainer.settings import as_text
 from kubetrain_trainer.stop_signal import EXIT_CODE
 from kubetrain_trainer.termination import before_end
