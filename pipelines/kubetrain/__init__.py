@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kubetrain.local_runs import LocalRun, run_local
     from kubetrain.status import Stage, Status
     from kubetrain_components.fetch_model.load import load_model
-    from kubetrain_trainer.load_model import LoadedModel, Prediction
+    from kubetrain_trainer.models.load_model import LoadedModel, Prediction
 
 __all__ = [
     "InvalidSetting",
@@ -44,7 +44,7 @@ _NAMES = {
     "kubetrain.local_runs": ("LocalRun", "run_local"),
     "kubetrain.status": ("Stage", "Status"),
     "kubetrain_components.fetch_model.load": ("load_model",),
-    "kubetrain_trainer.load_model": ("LoadedModel", "Prediction"),
+    "kubetrain_trainer.models.load_model": ("LoadedModel", "Prediction"),
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name for a valid one

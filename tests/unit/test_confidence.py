@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kubetrain_trainer.measures import confidence_interval
+from kubetrain_trainer.models.measures import confidence_interval
 
 
 def interval(values: list[float]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.initial_weights import initial_weights
+from kubetrain_trainer.models.initial_weights import initial_weights
 from kubetrain_trainer.training_output import TrainingOutput
 from support.model_files import publish
 from support.training import FakeGroup

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.measures import check_alone, check_sample_values
+from kubetrain_trainer.models.measures import check_alone, check_sample_values
 
 
 def of_shape(*shape: int) -> Any:

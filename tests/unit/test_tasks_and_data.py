@@ -12,16 +12,16 @@ import pytest
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.evaluation_record import (
+from kubetrain_trainer.image_folder import list_classes, list_images
+from kubetrain_trainer.import_path import load_function
+from kubetrain_trainer.model_names import check_model, image_size
+from kubetrain_trainer.models.evaluation_record import (
     MAX_ROC_POINTS,
     ClassPredictions,
     check_outputs,
     check_targets,
     roc_curve,
 )
-from kubetrain_trainer.image_folder import list_classes, list_images
-from kubetrain_trainer.import_path import load_function
-from kubetrain_trainer.model_names import check_model, image_size
 from kubetrain_trainer.stored_images import source_of
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kubetrain_trainer.config import TrainConfig
-    from kubetrain_trainer.load_model import LoadedModel, Prediction, load_model
+    from kubetrain_trainer.models.load_model import LoadedModel, Prediction, load_model
     from kubetrain_trainer.own_code import session
     from kubetrain_trainer.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.task import Step, Task
@@ -31,7 +31,7 @@ __all__ = [
 
 _NAMES = {
     "config": ("TrainConfig",),
-    "load_model": ("LoadedModel", "Prediction", "load_model"),
+    "models.load_model": ("LoadedModel", "Prediction", "load_model"),
     "process_role": ("torchrun_role",),
     "pytorch_ddp.task": ("Step", "Task"),
     "tensorflow_multiworker.task": ("KerasTask",),

@@ -10,8 +10,8 @@ from kubetrain_components.object_store.open_store import check_uri, local_path, 
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.load_model import LoadedModel
-from kubetrain_trainer.load_model import load_model as load_folder
+from kubetrain_trainer.models.load_model import LoadedModel
+from kubetrain_trainer.models.load_model import load_model as load_folder
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
 
 
@@ -21,7 +21,7 @@ def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: An
     Args:
         uri: s3://BUCKET/PREFIX, or a path.
         s3_endpoint: URL of the S3 server; empty: AWS.
-        options: See kubetrain_trainer.load_model.
+        options: See kubetrain_trainer.models.load_model.
 
     Raises:
         InvalidSetting: if the URI is neither of S3 nor the path of a folder.

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, device, nn
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.initial_weights import misfit
+from kubetrain_trainer.models.initial_weights import misfit
 from kubetrain_trainer.pytorch_ddp.export import read_weights
 from kubetrain_trainer.pytorch_ddp.state_files import load_tensors
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
-from kubetrain_trainer.measures import check_alone, confidence_intervals, measure_samples
+from kubetrain_trainer.models.evaluation_record import Measured, check_outputs, check_targets
+from kubetrain_trainer.models.measures import check_alone, confidence_intervals, measure_samples
 from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.task import Task
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.measures import check_sample_values
+from kubetrain_trainer.models.measures import check_sample_values
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
 from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
 from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded, without_exchange

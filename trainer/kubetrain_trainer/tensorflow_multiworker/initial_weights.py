@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import keras
 
-from kubetrain_trainer.initial_weights import misfit
+from kubetrain_trainer.models.initial_weights import misfit
 from kubetrain_trainer.tensorflow_multiworker.layers import layers_of
 from kubetrain_trainer.unusable_files import foreign_error
 

@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import Measured, check_outputs, check_targets
-from kubetrain_trainer.measures import check_alone, confidence_intervals, measure_samples
+from kubetrain_trainer.models.evaluation_record import Measured, check_outputs, check_targets
+from kubetrain_trainer.models.measures import check_alone, confidence_intervals, measure_samples
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.measures import check_sample_values
+from kubetrain_trainer.models.measures import check_sample_values
 from kubetrain_trainer.tensorflow_multiworker.layers import at_rates, without_frozen
 from kubetrain_trainer.tensorflow_multiworker.loading import preparation, split
 from kubetrain_trainer.tensorflow_multiworker.optimizer import is_decayed
