@@ -25,7 +25,7 @@ from kubetrain_components.serve_shards.serve import serving
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, embedded_s3
-from kubetrain_trainer.shard_cache import TRAINING, VARIABLE, ShardCache, read_stored_shards
+from kubetrain_trainer.data.shard_cache import TRAINING, VARIABLE, ShardCache, read_stored_shards
 
 SHARD_BYTES = 1_000_000
 CACHE_GB = 0.03

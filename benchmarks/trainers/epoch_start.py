@@ -100,7 +100,7 @@ def tensorflow(size: int) -> Callable[[int], Iterator[Any]]:
     import tensorflow as tf
 
     from kubetrain_trainer.config import TrainConfig
-    from kubetrain_trainer.sampling import plan_samples
+    from kubetrain_trainer.data.sampling import plan_samples
     from kubetrain_trainer.tensorflow_multiworker.loading import load
 
     samples = Samples(size, lambda index: (tf.zeros([1]), index))

@@ -15,8 +15,8 @@ from images import write_images
 
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
-from kubetrain_trainer import image_folder, tar_shards
-from kubetrain_trainer.sample_order import EpochOrder
+from kubetrain_trainer.data import image_folder, tar_shards
+from kubetrain_trainer.data.sample_order import EpochOrder
 
 ROUNDS = 5
 SHARD_BYTES = 16_000_000

@@ -8,7 +8,7 @@ import pytest
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_pipelines.local_run.digits import write_digits
-from kubetrain_trainer.shard_cache import VARIABLE
+from kubetrain_trainer.data.shard_cache import VARIABLE
 from support.cluster import ENDPOINT_IN_PODS, Bucket
 from support.kfp_steps import PipelineRun
 from support.packed_digits import packed_files

@@ -13,8 +13,8 @@ import pytest
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.sampling import plan_samples
 
 EVERYTHING = {"recipe": "strong", "color_jitter": 0.4, "rand_augment": 3, "rand_augment_magnitude": 20}
 IMAGES = 47
@@ -134,7 +134,7 @@ def test_evaluation_may_see_only_the_center(tmp_path: Path) -> None:
 def test_a_large_photograph_is_decoded_at_a_smaller_scale(tmp_path: Path) -> None:
     from PIL import Image
 
-    from kubetrain_trainer.given_images import GivenImages
+    from kubetrain_trainer.data.given_images import GivenImages
     from kubetrain_trainer.pytorch_ddp.images import StoredImages
 
     photograph = Image.linear_gradient("L").resize((2000, 1500)).convert("RGB")

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.left_out import DamagedImage, LeftOut
+from kubetrain_trainer.data.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.tensorflow_multiworker.loading import Part, keep_memory, load
 
 SAMPLES, DAMAGED = 40, 13

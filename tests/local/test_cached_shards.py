@@ -19,10 +19,10 @@ from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.serve_shards.serve import serving
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import plan_samples
+from kubetrain_trainer.data.shard_cache import VARIABLE
+from kubetrain_trainer.data.tar_shards import groups_of, list_images
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.sampling import plan_samples
-from kubetrain_trainer.shard_cache import VARIABLE
-from kubetrain_trainer.tar_shards import groups_of, list_images
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import processes_of, read_until, run_json, start
 from support.disk import file_sizes
@@ -144,7 +144,7 @@ from pathlib import Path
 
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages
 from kubetrain_trainer.pytorch_ddp.task import build_task
-from kubetrain_trainer.tar_shards import list_images
+from kubetrain_trainer.data.tar_shards import list_images
 
 class Logged(AugmentedImages):
     def __getitem__(self, index):

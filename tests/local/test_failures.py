@@ -12,9 +12,9 @@ import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_checkpoints, write_manifest
+from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.faulty_tasks import FAULTY_TASKS

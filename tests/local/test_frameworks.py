@@ -21,10 +21,10 @@ import pytest
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.sample_order import keys_of
 from kubetrain_trainer.training_output import TrainingOutput
 
 SMOOTHED = (0.23954, 0.63954)
@@ -240,12 +240,12 @@ class TestPyTorch:
         from torch import distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+        from kubetrain_trainer.data.sampling import Batch
         from kubetrain_trainer.entry_point import Arguments
         from kubetrain_trainer.pytorch_ddp import training as training_module
         from kubetrain_trainer.pytorch_ddp.group import Group
         from kubetrain_trainer.pytorch_ddp.step import take_step
         from kubetrain_trainer.pytorch_ddp.training import build_training
-        from kubetrain_trainer.sampling import Batch
         from kubetrain_trainer.watchdog import Watchdog
 
         exchanges = []
@@ -504,12 +504,12 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.resources import threads_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
-from kubetrain_trainer.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
-from kubetrain_trainer.shard_groups import CachedShards
-from kubetrain_trainer.tar_shards import list_images
+from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
+from kubetrain_trainer.data.shard_groups import CachedShards
+from kubetrain_trainer.data.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.task import image_data
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages, as_bytes
-from kubetrain_trainer.sample_order import keys_of
+from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_pipelines.cli.verify import verify_folder
+from kubetrain_trainer.data.image_folder import list_images
 from kubetrain_trainer.durable_files import sha256_of
-from kubetrain_trainer.image_folder import list_images
 from support.cli import KUBETRAIN, Finished, interrupt, kubetrain, start
 
 SHARD_SIZE = ("--shard-size", "100KB")

@@ -79,7 +79,7 @@ def _export_tensorflow(
 def _fit_tensorflow(task: Any) -> None:
     import keras
 
-    from kubetrain_trainer.sample_order import keys_of
+    from kubetrain_trainer.data.sample_order import keys_of
     from kubetrain_trainer.tensorflow_multiworker.loading import load
 
     samples = task.data("val")

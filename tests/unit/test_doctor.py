@@ -936,7 +936,7 @@ class TestS3:
     def test_shards_are_recommended_for_too_many_images(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int, data: str, status: Status
     ) -> None:
-        monkeypatch.setattr("kubetrain_trainer.image_folder.MAX_FILES", 3)
+        monkeypatch.setattr("kubetrain_trainer.data.image_folder.MAX_FILES", 3)
         for number in range(images):
             (tmp_path / f"{number}.png").write_text("png")
         seen: dict[str, str] = {}

@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kubetrain_trainer.sample_order import EpochOrder
+from kubetrain_trainer.data.sample_order import EpochOrder
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 1023, 1024, 1025, 99_991])

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.given_images import GivenImages
-from kubetrain_trainer.image_folder import list_images
-from kubetrain_trainer.left_out import DamagedImage, LeftOut, damaged_image
+from kubetrain_trainer.data.given_images import GivenImages
+from kubetrain_trainer.data.image_folder import list_images
+from kubetrain_trainer.data.left_out import DamagedImage, LeftOut, damaged_image
 
 
 def test_an_image_that_two_loading_processes_find_damaged_counts_once(capsys: pytest.CaptureFixture[str]) -> None:

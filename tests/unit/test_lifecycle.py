@@ -14,6 +14,7 @@ import pytest
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.loop.lifecycle import (
     AnyTraining,
@@ -29,7 +30,6 @@ from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.time_spent import summarize
 from kubetrain_trainer.reporting.training_report import TrainingReport
-from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
 from support.training import FakeGroup

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from kubetrain_trainer.data.image_folder import list_images
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import list_images
 from kubetrain_trainer.loop.same_everywhere import check_same_data, difference
 from support.training import FakeGroup
 

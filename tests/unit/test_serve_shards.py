@@ -23,8 +23,16 @@ from kubetrain_components.serve_shards import serve
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
 from kubetrain_components.serve_shards.serve import own_folder, serving
 from kubetrain_components.sites.local import LocalSite
+from kubetrain_trainer.data.shard_cache import (
+    EVALUATION,
+    PARTS,
+    SOCKET,
+    TRAINING,
+    ShardCache,
+    ShardUnavailable,
+    StoredShard,
+)
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import EVALUATION, PARTS, SOCKET, TRAINING, ShardCache, ShardUnavailable, StoredShard
 from support.disk import file_sizes
 from support.faulty_s3 import FaultyS3, cut_short, damaged, flipped, refused, replaced
 from support.prometheus import wait_until
@@ -241,7 +249,7 @@ def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, mo
 def test_shards_that_cannot_be_fetched_take_no_space(
     s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_trainer.shard_cache.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("kubetrain_trainer.data.shard_cache.ABSENT_SECONDS", 0.1)
     store, cache = open_store("s3://bucket/data", url, was_reached=True), ShardCache(tmp_path / "cache", TRAINING)
     with ThreadPoolExecutor() as threads, serving(store, cache.folder, CACHE_BYTES):
         for number in range(LIMIT // SIZE):
@@ -256,7 +264,7 @@ def test_a_reader_that_was_killed_holds_nothing(s3: FaultyS3, cache: ShardCache)
     shards = [put(s3, number) for number in range(10)]
     program = (
         "import sys, os, signal; from pathlib import Path\n"
-        "from kubetrain_trainer.shard_cache import ShardCache, StoredShard\n"
+        "from kubetrain_trainer.data.shard_cache import ShardCache, StoredShard\n"
         "cache = ShardCache(Path(sys.argv[1]), 'training')\n"
         "with cache._answer({'need': StoredShard(*eval(sys.argv[2]))}): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -300,7 +308,7 @@ def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path
 def test_a_process_that_ends_at_each_request_is_not_asked_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_trainer.shard_cache.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("kubetrain_trainer.data.shard_cache.ABSENT_SECONDS", 0.1)
 
     class Ending(StreamRequestHandler):
         def handle(self) -> None:
@@ -345,7 +353,7 @@ def test_the_cache_of_a_killed_run_is_removed(tmp_path: Path) -> None:
 
 
 def test_without_a_process_the_cause_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kubetrain_trainer.shard_cache.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("kubetrain_trainer.data.shard_cache.ABSENT_SECONDS", 0.1)
     cache = ShardCache(tmp_path, TRAINING)
     cache.announce([])
     assert cache.counts() == {}

@@ -14,9 +14,9 @@ from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.verify import verify_version
+from kubetrain_trainer.data.shard_cache import STORED_SHARDS, VARIABLE, read_stored_shards
+from kubetrain_trainer.data.tar_shards import list_images
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import STORED_SHARDS, VARIABLE, read_stored_shards
-from kubetrain_trainer.tar_shards import list_images
 
 CACHE_BYTES = 1_000_000
 

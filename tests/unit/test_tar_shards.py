@@ -15,10 +15,10 @@ import pytest
 
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
-from kubetrain_trainer import image_folder, tar_shards
+from kubetrain_trainer.data import image_folder, tar_shards
+from kubetrain_trainer.data.shard_index import index_path, read_index, scan_shard
+from kubetrain_trainer.data.tar_shards import MAX_OPEN, list_classes, list_images
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_index import index_path, read_index, scan_shard
-from kubetrain_trainer.tar_shards import MAX_OPEN, list_classes, list_images
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TWO = {"a.jpg": b"first", "a.cls": b"0", "b.jpg": b"second", "b.cls": b"1"}

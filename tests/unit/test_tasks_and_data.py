@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data import image_folder, tar_shards
+from kubetrain_trainer.data.image_folder import list_classes, list_images
+from kubetrain_trainer.data.stored_images import source_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.image_folder import list_classes, list_images
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size
 from kubetrain_trainer.models.evaluation_record import (
@@ -22,7 +23,6 @@ from kubetrain_trainer.models.evaluation_record import (
     check_targets,
     roc_curve,
 )
-from kubetrain_trainer.stored_images import source_of
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_folder_with_images_alone_has_no_notes(tmp_path: Path, monkeypatch: py
     for number in range(3):
         image(tmp_path, f"train/a/{number}.png")
     assert list_images(tmp_path, "train").notes == ()
-    monkeypatch.setattr("kubetrain_trainer.image_folder.MAX_FILES", 2)
+    monkeypatch.setattr("kubetrain_trainer.data.image_folder.MAX_FILES", 2)
     (note,) = list_images(tmp_path, "train").notes
     assert "3 images in single files" in note
     assert "kubetrain pack" in note

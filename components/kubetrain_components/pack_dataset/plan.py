@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from kubetrain_trainer.data.image_folder import ImageFolder, is_folder, list_classes, list_images, no_images
+from kubetrain_trainer.data.shard_index import ShardIndex
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.image_folder import ImageFolder, is_folder, list_classes, list_images, no_images
-from kubetrain_trainer.shard_index import ShardIndex
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(?:([KMGT])(I)?)?B?", re.IGNORECASE)
 UNSAFE_IN_KEYS = re.compile(rb"[^A-Za-z0-9_-]")

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.jobs.job import ClaimMount
-from kubetrain_trainer.shard_cache import VARIABLE
+from kubetrain_trainer.data.shard_cache import VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_endpoint, check_uri, is_inside
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.gate import Gate, parse_gate
-from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import check_framework
+from kubetrain_trainer.data import image_folder, tar_shards
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, check_one_of
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model, is_own_code

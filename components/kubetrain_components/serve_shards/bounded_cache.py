@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
+from kubetrain_trainer.data.shard_cache import StoredShard
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import StoredShard
 
 FETCHES = 8
 """Number of shards that are fetched ahead of their use at the same time."""

@@ -32,9 +32,9 @@ from kubetrain_components.object_store.store import (
     StoreUnavailable,
 )
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
+from kubetrain_trainer.data.shard_cache import PARTS, SOCKET, StoredShard, short_address
 from kubetrain_trainer.durable_files import write_at
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import PARTS, SOCKET, StoredShard, short_address
 
 NAME = "shard-cache-"
 

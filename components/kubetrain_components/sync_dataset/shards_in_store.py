@@ -9,10 +9,10 @@ from typing import Any
 
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, ObjectStore, StoredObject
+from kubetrain_trainer.data.shard_cache import STORED_SHARDS, StoredShard, stored_shards_json
+from kubetrain_trainer.data.shard_index import index_path
+from kubetrain_trainer.data.tar_shards import MANIFEST, SCHEMA
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import STORED_SHARDS, StoredShard, stored_shards_json
-from kubetrain_trainer.shard_index import index_path
-from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
 SHARD = ".tar"
 SHARD_FIELDS = ("name", "size", "sha256")

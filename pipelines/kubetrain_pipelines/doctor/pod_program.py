@@ -69,7 +69,7 @@ def dataset(uri: str, endpoint: str, access: str, data: str) -> str:
 
 def are_too_many(objects: Iterator[Any]) -> bool:
     """Return True if there are more than an image folder should have, as far as they can be counted in time."""
-    from kubetrain_trainer.image_folder import MAX_FILES
+    from kubetrain_trainer.data.image_folder import MAX_FILES
 
     found = threading.Event()
 

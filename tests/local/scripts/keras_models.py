@@ -16,11 +16,11 @@ import tensorflow as tf
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loop.recent_steps import LossScale
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
 from kubetrain_trainer.tensorflow_multiworker import precision as precisions
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import Staging

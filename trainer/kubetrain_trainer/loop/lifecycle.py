@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.image_folder import log_notes
+from kubetrain_trainer.data.stream_plan import Plan
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
-from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas
 from kubetrain_trainer.loop.schedule import is_finished, rate_factor
@@ -26,7 +27,6 @@ from kubetrain_trainer.reporting.own_time import OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.training_report import TrainingReport
 from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
-from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.watchdog import STORAGE_SECONDS, Watchdog
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress, choose_checkpoint
+from kubetrain_trainer.data.sampling import Batch
+from kubetrain_trainer.data.stream_plan import Plan
 from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import AT_THE_START, annotating_errors
@@ -16,8 +18,6 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.remarks import remarks
 from kubetrain_trainer.reporting.time_spent import describe
 from kubetrain_trainer.reporting.training_report import TrainingReport, total_steps
-from kubetrain_trainer.sampling import Batch
-from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.watchdog import Watchdog
 
 AGroup = TypeVar("AGroup", bound=ProcessGroup)

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.image_input import with_recorded_input
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.models.evaluation_record import ClassPredictions, write_evaluation

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
+from kubetrain_trainer.data.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.model_names import is_own_code
 from kubetrain_trainer.models.load_model import LoadedModel
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities

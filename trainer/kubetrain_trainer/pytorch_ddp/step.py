@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.measures import check_sample_values
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
@@ -14,7 +15,6 @@ from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded, without_
 from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.task import Step
 from kubetrain_trainer.pytorch_ddp.training import Training
-from kubetrain_trainer.sampling import Batch
 
 
 def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:

@@ -12,6 +12,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sample_order import Key, derived_seed
+from kubetrain_trainer.data.sampling import Sampler
+from kubetrain_trainer.data.stream_plan import StreamPlan, stream_plan
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.loading import (
@@ -24,9 +27,6 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     seed_generators,
 )
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in
-from kubetrain_trainer.sample_order import Key, derived_seed
-from kubetrain_trainer.sampling import Sampler
-from kubetrain_trainer.stream_plan import StreamPlan, stream_plan
 
 Position = dict[str, Any]
 """The number of batches that were read, and what state_dict() of the data returned then."""

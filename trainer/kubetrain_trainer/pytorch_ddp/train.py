@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+from kubetrain_trainer.data.sample_order import derived_seed
+from kubetrain_trainer.data.sampling import Batch
+from kubetrain_trainer.data.stream_plan import remaining_batches
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.loop.lifecycle import resume
 from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
@@ -22,9 +25,6 @@ from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.reporting.time_spent import conclude
 from kubetrain_trainer.resources import keep_freed_memory, return_freed_memory
-from kubetrain_trainer.sample_order import derived_seed
-from kubetrain_trainer.sampling import Batch
-from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.watchdog import Watchdog
 

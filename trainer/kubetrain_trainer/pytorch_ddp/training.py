@@ -15,6 +15,7 @@ from torch import nn
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import check_sampler
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.layers import warn_of_slow_layers
@@ -51,7 +52,6 @@ from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock, recording
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
-from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)

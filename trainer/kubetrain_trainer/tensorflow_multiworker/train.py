@@ -10,13 +10,13 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import Batch, SamplePlan, plan_samples
+from kubetrain_trainer.data.stream_plan import remaining_batches
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.loop.lifecycle import resume
 from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
 from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.reporting.time_spent import conclude
-from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
-from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.data.sampling import check_sampler
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
@@ -20,7 +21,6 @@ from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
-from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, Staging, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights

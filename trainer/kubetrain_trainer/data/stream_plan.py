@@ -6,8 +6,8 @@ from itertools import chain, islice
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.sampling import Batch, SamplePlan
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.sampling import Batch, SamplePlan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from multiprocessing import get_context
 from typing import Any
 
+from kubetrain_trainer.data.given_images import GivenImages
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.given_images import GivenImages
 
 NONE = -1
 

@@ -26,13 +26,13 @@ from tarfile import BLOCKSIZE
 from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data.image_folder import TRAINING_SPLIT, in_dataset, missing_split
+from kubetrain_trainer.data.shard_cache import EVALUATION, TRAINING, ShardCache, cache_folder, read_stored_shards
+from kubetrain_trainer.data.shard_groups import CachedShards, ShardGroups
+from kubetrain_trainer.data.shard_index import ShardIndex, read_index, scan_shard
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import TRAINING_SPLIT, in_dataset, missing_split
 from kubetrain_trainer.model_folder import is_inside
-from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache, cache_folder, read_stored_shards
-from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
-from kubetrain_trainer.shard_index import ShardIndex, read_index, scan_shard
 
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"

@@ -12,9 +12,9 @@ from operator import add
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from kubetrain_trainer.data.image_folder import EXTENSIONS
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import EXTENSIONS
 
 SCHEMA = "kubetrain/shard-index/v1"
 LABEL = ".cls"

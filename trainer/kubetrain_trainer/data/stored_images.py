@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.data import image_folder, tar_shards
 from kubetrain_trainer.model_names import image_size
 
 

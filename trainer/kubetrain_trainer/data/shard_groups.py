@@ -13,8 +13,8 @@ from itertools import accumulate
 from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.sample_order import EpochOrder, Key, derived_seed
-from kubetrain_trainer.shard_cache import PARTS, ShardCache, StoredShard
+from kubetrain_trainer.data.sample_order import EpochOrder, Key, derived_seed
+from kubetrain_trainer.data.shard_cache import PARTS, ShardCache, StoredShard
 
 GROUPS_IN_CACHE = 3
 """The group that is read, the next one, and the one before, which the slowest reader may still need."""

@@ -1,0 +1,1 @@
+"""The samples of a dataset: listed, put in order and drawn for each process."""
