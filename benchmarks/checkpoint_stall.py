@@ -19,7 +19,7 @@ from torchvision.models import resnet50
 from kubetrain_trainer.checkpoint_layout import TrainingProgress, intact_checkpoints
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from figures import HEADING, Figure, check_gpu, row
 
-from kubetrain_trainer.resources import usable_cpus
+from kubetrain_trainer.processes.resources import usable_cpus
 
 HERE = Path(__file__).parent
 MEASUREMENTS = ("lifecycle", "hang", "throughput", "files", "transformer", "graphs", "saving", "tests")

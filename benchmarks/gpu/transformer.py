@@ -13,7 +13,7 @@ from figures import Figure, run
 from language_model import Shape
 from trainings import gpu_memory, running, seconds_until, steps
 
-from kubetrain_trainer import resources
+from kubetrain_trainer.processes import resources
 
 TINY = Shape(layers=2, width=64, heads=2, vocabulary=256, context=64)
 BATCH, UNTIMED_STEPS, STEPS = 8, 8, 30

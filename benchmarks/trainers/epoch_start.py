@@ -86,7 +86,7 @@ def pytorch(size: int) -> Callable[[int], Iterator[Any]]:
     import torch
 
     from kubetrain_trainer.config import TrainConfig
-    from kubetrain_trainer.process_role import ProcessRole
+    from kubetrain_trainer.processes.process_role import ProcessRole
     from kubetrain_trainer.pytorch_ddp.loading import Loader
 
     samples = Samples(size, lambda index: (torch.zeros(1), index))

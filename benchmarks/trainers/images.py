@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from kubetrain_trainer.resources import usable_cpus
+from kubetrain_trainer.processes.resources import usable_cpus
 
 SIZE = (500, 375)
 

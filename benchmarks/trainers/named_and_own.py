@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
     from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.data.sampling import Batch
-    from kubetrain_trainer.process_role import torchrun_role
+    from kubetrain_trainer.processes.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.pytorch_ddp.step import take_step
 
@@ -79,7 +79,7 @@ def ready(name: str, config: Any, group: Any, folder: Path) -> Any:
     """Return the training of a contestant, before its first step."""
     import torch
 
-    from kubetrain_trainer.entry_point import Arguments
+    from kubetrain_trainer.processes.entry_point import Arguments
     from kubetrain_trainer.pytorch_ddp import training
     from kubetrain_trainer.pytorch_ddp.task import build_task
     from kubetrain_trainer.training_output import TrainingOutput

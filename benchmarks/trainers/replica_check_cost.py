@@ -36,7 +36,7 @@ def measure(steps: int) -> None:
     from torchvision.models import resnet18
 
     from kubetrain_trainer.loop.same_everywhere import Replicas
-    from kubetrain_trainer.process_role import torchrun_role
+    from kubetrain_trainer.processes.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.pytorch_ddp.sharding import norm_of
 

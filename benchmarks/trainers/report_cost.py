@@ -38,7 +38,7 @@ def measure(reports: int) -> None:
     from kubetrain_trainer.checkpoint_layout import TrainingProgress
     from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.data.sampling import plan_samples
-    from kubetrain_trainer.process_role import torchrun_role
+    from kubetrain_trainer.processes.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
     from kubetrain_trainer.reporting.training_report import TrainingReport

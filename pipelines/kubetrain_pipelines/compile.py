@@ -19,7 +19,7 @@ from kubetrain_pipelines.project import project
 from kubetrain_pipelines.version_name import version_name
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.import_path import load_function
+from kubetrain_trainer.processes.import_path import load_function
 
 MAX_FILE_BYTES = 128 << 10
 MAX_DIFF_LINES = 40

@@ -26,8 +26,8 @@ CORE = pytest.mark.core
 ELSEWHERE = "elsewhere"
 PROGRAM = """
 import os, socket
-from kubetrain_trainer.resources import NODE_VARIABLE
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.resources import NODE_VARIABLE
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import preflight
 from kubetrain_trainer.pytorch_ddp.train import train
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.images import normalize

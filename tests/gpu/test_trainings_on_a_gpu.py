@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 
 import kubetrain_trainer
+from kubetrain_trainer.processes.resources import peak_operations
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.resources import peak_operations
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,7 +14,7 @@ from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 
 EVERYTHING = {"recipe": "strong", "color_jitter": 0.4, "rand_augment": 3, "rand_augment_magnitude": 20}
 IMAGES = 47

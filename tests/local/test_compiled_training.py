@@ -15,7 +15,7 @@ COUNTING = """
 from functools import partialmethod
 from torch import nn
 from torch._dynamo.utils import counters
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import train
 
 # What is compiled, and when, is decided before this part, which would take a minute each time.

@@ -24,7 +24,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.training_output import TrainingOutput
 
 SMOOTHED = (0.23954, 0.63954)
@@ -241,12 +241,12 @@ class TestPyTorch:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         from kubetrain_trainer.data.sampling import Batch
-        from kubetrain_trainer.entry_point import Arguments
+        from kubetrain_trainer.processes.entry_point import Arguments
+        from kubetrain_trainer.processes.watchdog import Watchdog
         from kubetrain_trainer.pytorch_ddp import training as training_module
         from kubetrain_trainer.pytorch_ddp.group import Group
         from kubetrain_trainer.pytorch_ddp.step import take_step
         from kubetrain_trainer.pytorch_ddp.training import build_training
-        from kubetrain_trainer.watchdog import Watchdog
 
         exchanges = []
 
@@ -480,7 +480,7 @@ class TestPyTorch:
 
         from kubetrain_trainer.pytorch_ddp.loading import loader_workers
 
-        monkeypatch.setattr("kubetrain_trainer.resources.usable_cpus", lambda: cpus)
+        monkeypatch.setattr("kubetrain_trainer.processes.resources.usable_cpus", lambda: cpus)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")  # says how many threads compute, not how many CPUs there are
         role = ProcessRole(local_world_size=local_processes)
         gpu, cpu = torch.device("cuda"), torch.device("cpu")
@@ -501,7 +501,7 @@ import tensorflow as tf
 from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.resources import threads_of
+from kubetrain_trainer.processes.resources import threads_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
 from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
@@ -515,7 +515,7 @@ from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
 
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 
@@ -708,7 +708,7 @@ devices = [f"CPU:{number}" for number in range(int(sys.argv[2]))]
 from kubetrain_trainer.tensorflow_multiworker import train
 from kubetrain_trainer.tensorflow_multiworker import group
 group.build_strategy = lambda config, role: tf.distribute.MirroredStrategy(devices)
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 sys.argv = ["train", "--data-dir", ".", "--output-dir", sys.argv[1], "--data", "synthetic", "--max-steps", "4",
     "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0", "--checkpoint-every", "2",
     "--clip-norm", "0.5", "--precision", "fp32",

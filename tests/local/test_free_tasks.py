@@ -21,7 +21,7 @@ from support.training import assert_same, newest, state_of
 TRAIN = """
 import json, logging, sys
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluate
 from kubetrain_trainer.pytorch_ddp.train import train
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 TRAIN = """
 import json, logging, os, sys
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.failures import explain
 from kubetrain_trainer.pytorch_ddp.train import train
 
@@ -36,7 +36,7 @@ for name, flags in json.loads(os.environ["TRAININGS"]).items():
 """
 EVALUATE = """
 import sys
-from kubetrain_trainer.entry_point import evaluation_arguments
+from kubetrain_trainer.processes.entry_point import evaluation_arguments
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluate
 evaluate(evaluation_arguments(""))
 """

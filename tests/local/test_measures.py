@@ -12,7 +12,7 @@ from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics, top_classes
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.loading import Loaded

@@ -12,10 +12,10 @@ import torchvision
 from torch import Tensor, nn
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.processes.resources import peak_operations
 from kubetrain_trainer.pytorch_ddp.operations import operations_per_sample
 from kubetrain_trainer.pytorch_ddp.task import build_task
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.resources import peak_operations
 
 
 class Pair(nn.Module):
@@ -150,7 +150,7 @@ def test_tensorflow_counts_as_pytorch_does() -> None:
 
 ON_A_GPU = """
 from kubetrain_trainer.tensorflow_multiworker import operations
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from kubetrain_trainer.tensorflow_multiworker.train import train
 operations.gpu_names = lambda: ["a GPU"]
 operations.peak_operations = lambda name: 1e10

@@ -10,7 +10,7 @@ import torch
 
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.preflight import is_due, is_product, multiply, small_integers
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
@@ -45,7 +45,7 @@ wait
 # While this process multiplies, others with a higher priority take most of its only CPU.
 STARVED = """
 import os, subprocess
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import preflight
 from kubetrain_trainer.pytorch_ddp.train import train
 
@@ -67,7 +67,7 @@ run(lambda: train(training_arguments("")))
 """
 WRONG = """
 import os
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import preflight
 from kubetrain_trainer.pytorch_ddp.train import train
 
@@ -76,7 +76,7 @@ run(lambda: train(training_arguments("")))
 """
 HANGING = """
 import time
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import preflight
 from kubetrain_trainer.pytorch_ddp.train import train
 preflight.exchange = lambda *_: time.sleep(60)

@@ -13,7 +13,7 @@ from support.tiers import ONE_IN_CI
 TRAIN_TWICE = """
 import os, shutil, sys
 from pathlib import Path
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 
 def train_twice(train, rank, after_the_end=(0, 1)):
     output = Path(sys.argv[1], f"seen-by-{rank}")
@@ -36,7 +36,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
-from kubetrain_trainer.process_role import torchrun_role
+from kubetrain_trainer.processes.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer import Task
@@ -87,7 +87,7 @@ from types import SimpleNamespace
 import keras
 import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import tensorflow_role
+from kubetrain_trainer.processes.process_role import tensorflow_role
 from kubetrain_trainer.tensorflow_multiworker.group import join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.step import exchange
 from kubetrain_trainer.tensorflow_multiworker.train import train

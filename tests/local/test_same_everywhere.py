@@ -10,7 +10,7 @@ import torch
 
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.loading import Loader, seed_generators
 from support.free_tasks import Points, Restless
 from support.process_groups import start_ranks
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 TRAIN = """
 import json, logging, os, sys
 from torch import distributed
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.pytorch_ddp.train import train
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)

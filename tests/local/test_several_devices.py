@@ -39,7 +39,7 @@ import json
 from pathlib import Path
 from tensorflow.python.eager import context
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predictions
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
 from support.free_keras_tasks import build

@@ -15,7 +15,9 @@ from support.tiers import ONE_IN_CI
 pytestmark = pytest.mark.slow
 TRAIN = ("--data-dir", ".", "--output-dir", "output", "--metrics-port", "0")
 LAUNCHER = ("-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", "2")
-SHORT_START = "from kubetrain_trainer import watchdog\nwatchdog.START_FACTOR = 2\nwatchdog.BACKSTOP_SECONDS = 1\n"
+SHORT_START = (
+    "from kubetrain_trainer.processes import watchdog\nwatchdog.START_FACTOR = 2\nwatchdog.BACKSTOP_SECONDS = 1\n"
+)
 LEAVES_AT_ONCE = "import os, torch.distributed as dist\ndist.init_process_group('gloo')\nos._exit(9)"
 HOLDS_GIL = "import ctypes\ndef build(config, data_dir):\n    ctypes.PyDLL(None).sleep(1000)\n"
 

@@ -128,7 +128,7 @@ def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str,
 SLOW_STORAGE = """
 import os, signal, sys, threading, time
 from kubetrain_trainer import checkpoint_layout
-from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 from PACKAGE.train import train
 
 describe_files = checkpoint_layout.describe_files
@@ -205,7 +205,7 @@ def test_a_launcher_divides_the_cpus_among_its_processes(tmp_path: Path) -> None
         "import os, sys\nsys.stdout.write(f\"threads {os.environ['OMP_NUM_THREADS']}\\n\")\n"
     )
     (tmp_path / "launch.py").write_text(
-        "import sys\nfrom kubetrain_trainer import resources\nfrom kubetrain_trainer.pytorch_ddp.launch import launch\n"
+        "import sys\nfrom kubetrain_trainer.processes import resources\nfrom kubetrain_trainer.pytorch_ddp.launch import launch\n"
         "resources.usable_cpus = lambda: 16\nsys.exit(launch(sys.argv[1:]))\n"
     )
     without_threads = ("env", "-u", "OMP_NUM_THREADS")

@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from kubetrain_trainer import Task
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import processes_together
 from kubetrain_trainer.pytorch_ddp.shard_model import Whole, styles_of
 

@@ -143,7 +143,7 @@ SKIP_NO_CHECKPOINT = """
 import sys
 from importlib import import_module
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 
 CheckpointWriter.is_free = lambda writer, step: writer.wait() is None
 import_module(sys.argv.pop(1)).train(training_arguments(""))

@@ -107,7 +107,7 @@ def build(config, data_dir):
 }
 TRAIN = """
 import json, sys
-from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.PACKAGE.train import train
 
 outcomes = {}

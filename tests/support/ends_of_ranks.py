@@ -6,7 +6,7 @@ BEFORE = """
 import ctypes, json, os, signal, socket, sys, time
 from pathlib import Path
 from kubetrain_trainer import session
-from kubetrain_trainer.process_role import own_role
+from kubetrain_trainer.processes.process_role import own_role
 
 rank, output = own_role().rank, Path(os.environ["KUBETRAIN_OUTPUT"])
 with open(output / "starts", "a") as starts:

@@ -4,7 +4,7 @@ from support.own_tasks import BALLAST
 
 TROUBLE = '''
 import contextlib, glob, math, os, sys, time
-from kubetrain_trainer.process_role import own_role
+from kubetrain_trainer.processes.process_role import own_role
 
 RANK = own_role().rank
 CALLS = []

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from kubetrain_trainer import Step, Task
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import torchrun_role
+from kubetrain_trainer.processes.process_role import torchrun_role
 
 SAMPLES = 45  # an epoch ends with a smaller batch
 

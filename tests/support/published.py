@@ -13,8 +13,8 @@ from kubetrain_components.run.gate import parse_gate
 from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.training_output import TrainingOutput
 
 DATASET = "d" * 16

@@ -118,7 +118,7 @@ from pathlib import Path
 from kubetrain_trainer import checkpoint_writer
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import run
+from kubetrain_trainer.processes.entry_point import run
 from kubetrain_trainer.training_output import TrainingOutput
 
 checkpoint_writer.TIMEOUT_SECONDS = 0.5

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.resources import has_bf16, threads_of, usable_cpus
+from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.processes.resources import has_bf16, threads_of, usable_cpus
 
 
 def test_a_containers_quota_limits_the_cpus(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer import entry_point
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import evaluation_arguments, run, training_arguments
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.processes import entry_point
+from kubetrain_trainer.processes.entry_point import evaluation_arguments, run, training_arguments
 from kubetrain_trainer.training_output import TrainingOutput
 
 

@@ -133,7 +133,7 @@ def test_an_unknown_error_has_no_explanation(error: Exception) -> None:
     ],
 )
 def test_a_program_ends_with_the_explanation(raised: str, last_line: str, has_traceback: bool) -> None:
-    program = f"from kubetrain_trainer.entry_point import run\ndef program(): raise {raised}\nrun(program)"
+    program = f"from kubetrain_trainer.processes.entry_point import run\ndef program(): raise {raised}\nrun(program)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90, check=False)
     assert ended.returncode == 1
     assert ended.stdout.splitlines()[-1].startswith(last_line)

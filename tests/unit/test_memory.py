@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.resources import free_memory
+from kubetrain_trainer.processes.resources import free_memory
 
 MACHINE = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    {} kB\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
+from kubetrain_trainer.processes.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
 
 RECORDED = Path(__file__).parent / "recorded" / "nccl"
 SOCKETS, INFINIBAND = (read_transport((RECORDED / f"{name}.log").read_text()) for name in ("sockets", "infiniband"))

@@ -10,7 +10,7 @@ import pytest
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import TransientFailure
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.stop_signal import StopSignal
 from kubetrain_trainer.training_output import TrainingOutput
 

@@ -8,7 +8,7 @@ import pytest
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.preflight import (
+from kubetrain_trainer.processes.preflight import (
     LINK_BYTES,
     BadNodes,
     Examined,
@@ -19,7 +19,7 @@ from kubetrain_trainer.preflight import (
     rounds,
     warnings,
 )
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 
 GPU = Examined(rank=0, node="", device="H200", product_seconds=0.001, is_exact=True, link_seconds={})
 

@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.process_role import ProcessRole, check_gpus, tensorflow_role, torchrun_role
+from kubetrain_trainer.processes.process_role import ProcessRole, check_gpus, tensorflow_role, torchrun_role
 
 
 def test_torchruns_variables() -> None:

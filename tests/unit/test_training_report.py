@@ -13,7 +13,8 @@ from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import SamplePlan
-from kubetrain_trainer.process_group import describe_start, with_interface
+from kubetrain_trainer.processes.process_group import describe_start, with_interface
+from kubetrain_trainer.processes.resources import cpu_name
 from kubetrain_trainer.reporting import time_spent, training_report
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.reporting.metrics_page import serve_metrics
@@ -22,7 +23,6 @@ from kubetrain_trainer.reporting.progress_line import parse_progress
 from kubetrain_trainer.reporting.step_window import StepWindow
 from kubetrain_trainer.reporting.time_spent import CAUSES, summarize
 from kubetrain_trainer.reporting.training_report import TrainingReport
-from kubetrain_trainer.resources import cpu_name
 from kubetrain_trainer.training_output import TrainingOutput
 from support.outside import sample, scrape, tensorboard_scalars
 from support.training import FakeGroup

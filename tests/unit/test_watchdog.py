@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_trainer.processes.watchdog import Call, StackSample
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
-from kubetrain_trainer.watchdog import Call, StackSample
 
 PROGRAM = """
 import ctypes, signal, threading, time
-from kubetrain_trainer import watchdog
+from kubetrain_trainer.processes import watchdog
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 
 watchdog.START_FACTOR = 2
 watchdog.PEERS_FACTOR = 30

@@ -12,8 +12,8 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, MPI, JobKind
 from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_trainer.code_folder import SAFE_PATH
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.processes.code_folder import SAFE_PATH
 from kubetrain_trainer.settings import changed_fields
 
 MLFLOW_RUN = "MLFLOW_RUN_ID"

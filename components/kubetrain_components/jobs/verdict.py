@@ -13,8 +13,8 @@ from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_trainer import termination
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER
+from kubetrain_trainer.processes.watchdog import HOLDS_GIL
 from kubetrain_trainer.termination import parse_termination_message
-from kubetrain_trainer.watchdog import HOLDS_GIL
 
 TAIL_LINES = 20
 """Number of last lines to show of the pod that failed."""

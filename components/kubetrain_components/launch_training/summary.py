@@ -10,7 +10,7 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.training_time import LOST, TrainingTime, describe_cost, summarize_time, time_rows
 from kubetrain_components.secret_values import VARIABLES, hidden_variable
-from kubetrain_trainer.process_group import counted
+from kubetrain_trainer.processes.process_group import counted
 
 ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"

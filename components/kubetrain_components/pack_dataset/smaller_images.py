@@ -12,7 +12,7 @@ from PIL.ExifTags import Base
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.pack_dataset.plan import PackPlan, Sample, read_errors_explained
-from kubetrain_trainer.resources import usable_cpus
+from kubetrain_trainer.processes.resources import usable_cpus
 
 JPEG_QUALITY = 95
 """High, because the losses of this compression add to those of the first one."""

@@ -21,7 +21,7 @@ from kubetrain_components.expose_dataset.prune import (
 from kubetrain_components.sync_dataset.leftovers import PRUNED, delete_tree, leftovers
 from kubetrain_components.sync_dataset.locks import InUse, delete_lock, version_locked
 from kubetrain_components.sync_dataset.publish import published_versions
-from kubetrain_trainer.entry_point import run
+from kubetrain_trainer.processes.entry_point import run
 from kubetrain_trainer.termination import report_result
 
 VOLUME = "staging"

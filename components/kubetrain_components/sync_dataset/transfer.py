@@ -36,8 +36,8 @@ from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.reuse import Arrivals, OnResumed
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.weights import FOLDER, find_weights, place_of
-from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.processes.entry_point import run
 from kubetrain_trainer.termination import report_result
 
 MAX_LISTINGS = 3

@@ -17,10 +17,11 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
-from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loop.recent_steps import LossScale
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
 from kubetrain_trainer.tensorflow_multiworker import precision as precisions
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import Staging
@@ -37,7 +38,6 @@ from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy, b
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.watchdog import Watchdog
 
 
 def mlp(*widths: int, **options: Any) -> keras.Model:

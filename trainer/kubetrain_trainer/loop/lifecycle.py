@@ -21,14 +21,14 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas
 from kubetrain_trainer.loop.schedule import is_finished, rate_factor
-from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.processes.process_group import ProcessGroup
+from kubetrain_trainer.processes.watchdog import STORAGE_SECONDS, Watchdog
 from kubetrain_trainer.remarks import remarks_on_own_data
 from kubetrain_trainer.reporting.own_time import OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.training_report import TrainingReport
 from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
 from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.watchdog import STORAGE_SECONDS, Watchdog
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.processes.process_group import ProcessGroup
 
 FIRST_FACTOR = 2.0**16
 STEPS_TO_DOUBLE = 2000

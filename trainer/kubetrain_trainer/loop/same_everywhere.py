@@ -11,8 +11,8 @@ from typing import Any
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import TransientFailure
-from kubetrain_trainer.process_group import ProcessGroup
-from kubetrain_trainer.resources import node_name
+from kubetrain_trainer.processes.process_group import ProcessGroup
+from kubetrain_trainer.processes.resources import node_name
 
 Draw = Callable[[list[int]], Iterable[float]]
 """Draws the training samples with these indices twice, and returns the mean of each batch."""

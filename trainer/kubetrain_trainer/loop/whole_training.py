@@ -8,17 +8,17 @@ from typing import TypeVar
 from kubetrain_trainer.checkpoint_layout import TrainingProgress, choose_checkpoint
 from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.data.stream_plan import Plan
-from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import AT_THE_START, annotating_errors
 from kubetrain_trainer.loop.lifecycle import AnyTraining, Metrics, may_save, save_and_stop, save_checkpoint
 from kubetrain_trainer.loop.schedule import is_finished
-from kubetrain_trainer.process_group import ProcessGroup
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost
+from kubetrain_trainer.processes.process_group import ProcessGroup
+from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.remarks import remarks
 from kubetrain_trainer.reporting.time_spent import describe
 from kubetrain_trainer.reporting.training_report import TrainingReport, total_steps
-from kubetrain_trainer.watchdog import Watchdog
 
 AGroup = TypeVar("AGroup", bound=ProcessGroup)
 ATraining = TypeVar("ATraining", bound=AnyTraining)

@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kubetrain_trainer.durable_files import finite
-from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.termination import report_result
 
 SHOWN_ERRORS = 12

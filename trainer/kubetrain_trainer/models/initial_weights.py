@@ -12,10 +12,10 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_folder import listed_file, open_model
-from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION, TrainingOutput
 
 log = logging.getLogger(__name__)

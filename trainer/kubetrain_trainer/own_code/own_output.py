@@ -19,7 +19,7 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, re
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal, marked_as_saving
 from kubetrain_trainer.training_output import TrainingOutput

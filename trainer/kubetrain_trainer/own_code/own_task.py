@@ -6,7 +6,7 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.import_path import load_function
+from kubetrain_trainer.processes.import_path import load_function
 
 FUNCTIONS = (
     *("data", "training_data", "collate", "sampler", "loss", "training_loss"),

@@ -19,13 +19,13 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, intact_checkpoints
 from kubetrain_trainer.entry import Entry, parse_entry
-from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.failures import annotating_errors, own_line
 from kubetrain_trainer.own_code import session
 from kubetrain_trainer.own_code.check_script import check_program, existing_script
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
-from kubetrain_trainer.process_role import own_role
+from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost
+from kubetrain_trainer.processes.process_role import own_role
 from kubetrain_trainer.remarks import remarks_on_entry
 from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal

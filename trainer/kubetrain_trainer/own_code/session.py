@@ -38,7 +38,7 @@ from kubetrain_trainer.own_code.own_output import (
     whole_number,
 )
 from kubetrain_trainer.own_code.session_peers import Peers, peers_of
-from kubetrain_trainer.process_role import own_role
+from kubetrain_trainer.processes.process_role import own_role
 from kubetrain_trainer.reporting.event_file import EventFile
 from kubetrain_trainer.reporting.metrics_log import MetricsLog
 from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics

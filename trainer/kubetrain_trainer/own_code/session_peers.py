@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.stop_signal import StopSignal
 
 Decision = TypeVar("Decision")

@@ -19,10 +19,10 @@ from kubetrain_trainer.data.sample_order import Key, batches_of, derived_seed, k
 from kubetrain_trainer.data.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.processes.resources import cpus_each
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, to_device
-from kubetrain_trainer.resources import cpus_each
 
 Collate = Callable[[list[Any]], Any]
 MAX_WORKERS_PER_PROCESS, BATCHES_AHEAD = 16, 16

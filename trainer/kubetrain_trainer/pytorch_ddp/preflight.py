@@ -15,8 +15,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
-from kubetrain_trainer.preflight import (
+from kubetrain_trainer.processes.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
+from kubetrain_trainer.processes.preflight import (
     LINK_BYTES,
     BadNodes,
     Examined,
@@ -26,11 +26,11 @@ from kubetrain_trainer.preflight import (
     partners,
     warnings,
 )
-from kubetrain_trainer.process_group import with_interface
+from kubetrain_trainer.processes.process_group import with_interface
+from kubetrain_trainer.processes.resources import node_name
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.nccl_log import read_own_log
-from kubetrain_trainer.resources import node_name
-from kubetrain_trainer.watchdog import Watchdog
 
 ATTEMPTS = 3
 """The fastest counts, because anything may interrupt one of them."""

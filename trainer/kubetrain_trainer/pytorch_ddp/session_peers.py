@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import distributed as dist
 
-from kubetrain_trainer.process_group import Decision
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_group import Decision
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import PATIENT_TIMEOUT, Group, patient_group
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 

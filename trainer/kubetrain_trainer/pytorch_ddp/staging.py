@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kubetrain_trainer.processes.resources import free_memory
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 from kubetrain_trainer.pytorch_ddp.timing import timed_event
-from kubetrain_trainer.resources import free_memory
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from torch import distributed as dist
 
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.stop_signal import StopSignal
 
 POLL_SECONDS = 0.2

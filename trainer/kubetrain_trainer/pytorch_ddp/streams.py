@@ -16,7 +16,7 @@ from kubetrain_trainer.data.sample_order import Key, derived_seed
 from kubetrain_trainer.data.sampling import Sampler
 from kubetrain_trainer.data.stream_plan import StreamPlan, stream_plan
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.loading import (
     Collate,
     Delivery,

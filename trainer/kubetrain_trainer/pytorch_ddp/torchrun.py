@@ -17,11 +17,11 @@ from torch.distributed.run import determine_local_world_size, parse_args, run
 
 from kubetrain_trainer import stop_signal
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.processes.resources import cpus_each
+from kubetrain_trainer.processes.watchdog import HOLDS_GIL
 from kubetrain_trainer.pytorch_ddp import etcd_server, nccl_log
 from kubetrain_trainer.pytorch_ddp.patient_agent import EtcdAgent, PatientAgent, is_late, run_alone, stopped_by
-from kubetrain_trainer.resources import cpus_each
 from kubetrain_trainer.termination import clear_termination_message, report_failure
-from kubetrain_trainer.watchdog import HOLDS_GIL
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SHUTDOWN_TIMEOUT_SECONDS = 3600

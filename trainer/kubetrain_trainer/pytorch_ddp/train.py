@@ -13,10 +13,12 @@ import torch
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.data.stream_plan import remaining_batches
-from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.loop.lifecycle import resume
 from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
-from kubetrain_trainer.process_role import torchrun_role
+from kubetrain_trainer.processes.entry_point import Arguments, run, training_arguments
+from kubetrain_trainer.processes.process_role import torchrun_role
+from kubetrain_trainer.processes.resources import keep_freed_memory, return_freed_memory
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.loading import seed_generators
@@ -24,9 +26,7 @@ from kubetrain_trainer.pytorch_ddp.preflight import find_network, run_preflight,
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.reporting.time_spent import conclude
-from kubetrain_trainer.resources import keep_freed_memory, return_freed_memory
 from kubetrain_trainer.termination import report_result
-from kubetrain_trainer.watchdog import Watchdog
 
 
 def train(arguments: Arguments) -> None:

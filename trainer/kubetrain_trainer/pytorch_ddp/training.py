@@ -16,7 +16,6 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import check_sampler
-from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
@@ -24,7 +23,9 @@ from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel, suitable_format
 from kubetrain_trainer.pytorch_ddp.export import EXPORT_FILES, export
@@ -52,7 +53,6 @@ from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock, recording
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
-from kubetrain_trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 AnyLoader = Loader | StreamLoader

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.training_output import TrainingOutput
 
 Recording = Callable[[Path], AbstractContextManager[None]]

@@ -8,7 +8,8 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.data.stream_plan import Plan
-from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.processes.process_group import ProcessGroup
+from kubetrain_trainer.processes.resources import node_name
 from kubetrain_trainer.reporting.event_file import EventFile
 from kubetrain_trainer.reporting.metrics_log import MetricsLog
 from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics
@@ -25,7 +26,6 @@ from kubetrain_trainer.reporting.time_spent import (
     WRITE_SECONDS,
     TimeSpent,
 )
-from kubetrain_trainer.resources import node_name
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10

@@ -14,7 +14,7 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_folder import listed_file
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.unusable_files import foreign_error, misfit_error, other_model_error, unlisted_error

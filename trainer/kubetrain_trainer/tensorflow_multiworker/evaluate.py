@@ -16,12 +16,12 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.data.sample_order import batches_of
 from kubetrain_trainer.data.sampling import evaluation_indices
-from kubetrain_trainer.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
 from kubetrain_trainer.image_input import with_recorded_input
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.models.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.models.latest_model import Metrics, measure_latest
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.reporting.progress_line import format_progress
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices

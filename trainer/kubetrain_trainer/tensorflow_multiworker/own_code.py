@@ -13,8 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from kubetrain_trainer.entry_point import run, training_arguments
 from kubetrain_trainer.own_code.program import train_with_own_code
+from kubetrain_trainer.processes.entry_point import run, training_arguments
 
 MODULE = "keras.src.backend.tensorflow.trainer"
 PARTS = ("_collective_all_reduce_multi_worker", "reduce_per_replica", "tree", "TensorFlowTrainer")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from kubetrain_trainer.process_group import Decision
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_group import Decision
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 

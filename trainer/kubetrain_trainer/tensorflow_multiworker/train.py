@@ -12,10 +12,11 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.data.stream_plan import remaining_batches
-from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.loop.lifecycle import resume
 from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
-from kubetrain_trainer.process_role import tensorflow_role
+from kubetrain_trainer.processes.entry_point import Arguments, run, training_arguments
+from kubetrain_trainer.processes.process_role import tensorflow_role
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.reporting.time_spent import conclude
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
@@ -23,7 +24,6 @@ from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
-from kubetrain_trainer.watchdog import Watchdog
 
 
 def train(arguments: Arguments) -> None:

@@ -13,12 +13,13 @@ import tensorflow as tf
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.data.sampling import check_sampler
-from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
+from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, Staging, export, restore, save
@@ -32,7 +33,6 @@ from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_o
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, build_task
-from kubetrain_trainer.watchdog import Watchdog
 
 
 @contextmanager

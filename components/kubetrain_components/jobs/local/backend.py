@@ -21,7 +21,7 @@ from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.verdict import KEPT_LINES
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.resources import usable_cpus
+from kubetrain_trainer.processes.resources import usable_cpus
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0

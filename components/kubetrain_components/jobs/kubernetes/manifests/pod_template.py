@@ -31,7 +31,7 @@ from kubetrain_components.jobs.kubernetes.manifests.volumes import (
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest, strings, without_empty
-from kubetrain_trainer.resources import NODE_VARIABLE
+from kubetrain_trainer.processes.resources import NODE_VARIABLE
 
 RENDEZVOUS_PORT = 23456
 """The operator's default."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from kubetrain_components.jobs.job import ClaimMount, Job
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
-from kubetrain_trainer.code_folder import SAFE_PATH, VARIABLE
+from kubetrain_trainer.processes.code_folder import SAFE_PATH, VARIABLE
 
 SHARED_MEMORY = "shared-memory"
 

@@ -18,7 +18,7 @@ from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import FIRST_STEP
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.termination import end_process, report_failure
 
 COLLECTIVES = (

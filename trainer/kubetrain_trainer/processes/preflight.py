@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_group import counted
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processes.process_group import counted
+from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.some_of import MAX_NAMED, some_of
 
 LINK_BYTES = 64 * 2**20
