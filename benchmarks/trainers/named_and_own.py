@@ -79,10 +79,10 @@ def ready(name: str, config: Any, group: Any, folder: Path) -> Any:
     """Return the training of a contestant, before its first step."""
     import torch
 
+    from kubetrain_trainer.output.training_output import TrainingOutput
     from kubetrain_trainer.processes.entry_point import Arguments
     from kubetrain_trainer.pytorch_ddp import training
     from kubetrain_trainer.pytorch_ddp.task import build_task
-    from kubetrain_trainer.training_output import TrainingOutput
 
     defaults = {"memory_format": torch.contiguous_format, "broadcast_buffers": True} if name == CONTESTANTS[2] else {}
     if name != CONTESTANTS[0]:

@@ -35,14 +35,14 @@ def main() -> None:
 
 def measure(reports: int) -> None:
     # Imported here, because only the processes that torchrun starts need them.
-    from kubetrain_trainer.checkpoint_layout import TrainingProgress
     from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.data.sampling import plan_samples
+    from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+    from kubetrain_trainer.output.training_output import TrainingOutput
     from kubetrain_trainer.processes.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
     from kubetrain_trainer.reporting.training_report import TrainingReport
-    from kubetrain_trainer.training_output import TrainingOutput
 
     config, role = TrainConfig(metrics_port=0), torchrun_role()
     with tempfile.TemporaryDirectory() as folder, join_group(config, role) as group:

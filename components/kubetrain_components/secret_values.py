@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kubetrain_trainer.model_folder import HIDDEN
+from kubetrain_trainer.output.model_folder import HIDDEN
 
 UNCOUNTED = r"(?<!max[ _-])(?<!min[ _-])(?<!num[ _-])(?<!\bn[ _-])"
 """Not in a number of things, such as num_keys."""

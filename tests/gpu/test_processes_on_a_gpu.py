@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import kubetrain_trainer
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 
 pytestmark = [
     pytest.mark.gpu,

@@ -115,7 +115,7 @@ def test_images_are_resized_as_by_pillow(size: tuple[int, int]) -> None:
 def test_evaluation_may_see_only_the_center(tmp_path: Path) -> None:
     from PIL import Image
 
-    from kubetrain_trainer.image_input import describe_input, with_recorded_input
+    from kubetrain_trainer.output.image_input import describe_input, with_recorded_input
     from kubetrain_trainer.pytorch_ddp.images import fit_image
 
     config = TrainConfig(image_size=80, evaluation_crop=0.8)
@@ -168,7 +168,7 @@ import numpy as np
 import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_input import THUMBNAIL_PIXELS
+from kubetrain_trainer.output.image_input import THUMBNAIL_PIXELS
 from kubetrain_trainer.tensorflow_multiworker.images import decode, for_shorter_side
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task, cross_entropy

@@ -9,8 +9,8 @@ from signal import SIGTERM
 
 import pytest
 
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain, processes_of, read_until, run_json, start
 from support.pods import pod_processes
 

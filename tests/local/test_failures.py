@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_checkpoints, write_manifest
 from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.output.checkpoint_layout import choose_checkpoint, complete_checkpoints, write_manifest
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
-from kubetrain_trainer.training_output import TrainingOutput
 from support.faulty_tasks import FAULTY_TASKS
 from support.process_groups import start_python, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 SKIP_NO_CHECKPOINT = """
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 
 CheckpointWriter.is_free = lambda writer, step: writer.wait() is None
 """

@@ -24,8 +24,8 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.training_output import TrainingOutput
 
 SMOOTHED = (0.23954, 0.63954)
 """The loss of the scores 2, 0 and 0 if the first class is right: without smoothing, and with label_smoothing=0.3."""
@@ -364,8 +364,8 @@ class TestPyTorch:
     def test_a_state_is_copied_only_when_the_one_before_is_written(self, tmp_path: Path) -> None:
         import torch
 
-        from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
-        from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+        from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, complete_checkpoints
+        from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
         from kubetrain_trainer.pytorch_ddp.checkpoint import save
         from kubetrain_trainer.pytorch_ddp.staging import Staging
         from kubetrain_trainer.pytorch_ddp.state_files import joined, read_files
@@ -516,7 +516,7 @@ from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
 
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 
 prepare_devices(TrainConfig(tf32=False), ProcessRole())

@@ -8,8 +8,8 @@ import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python, tf_config
 from support.training import newest, tensorflow_parameters
 

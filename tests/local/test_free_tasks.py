@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from kubetrain_trainer import Step
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.training import assert_same, newest, state_of
 
 TRAIN = """
 import json, logging, sys
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluate
 from kubetrain_trainer.pytorch_ddp.train import train

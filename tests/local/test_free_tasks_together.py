@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.process_groups import start, start_ranks
 from support.training import assert_same, newest, state_of
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 TRAIN = """
 import json, logging, os, sys
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.failures import explain
 from kubetrain_trainer.pytorch_ddp.train import train

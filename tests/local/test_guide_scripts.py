@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import Finished, kubetrain, run_json
 
 SCRIPTS = Path(__file__).with_name("scripts")

@@ -8,9 +8,9 @@ from signal import SIGKILL, SIGTERM, Signals
 import psutil
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import processes_of, read_until, start
 from support.pods import import_seconds, pause_until_next_step, pod_processes
 from support.process_groups import elastic_workers, start_python

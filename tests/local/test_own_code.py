@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE
 from kubetrain_trainer.termination import LOG_VARIABLE
-from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 
 BARE = """

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.process_groups import start_python, torchrun_variables
 
 PARTS = """

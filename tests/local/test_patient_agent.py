@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer import stop_signal
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.stop_signal import is_saving
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
-from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
 from support.pods import pause_until_next_step
 from support.process_groups import elastic_workers, start_python
@@ -40,7 +40,7 @@ wait_for("never")
 """
 SLOW_STORAGE = """
 import time
-from kubetrain_trainer import checkpoint_layout
+from kubetrain_trainer.output import checkpoint_layout
 from kubetrain_trainer.pytorch_ddp.task import build_task as built_in
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ import pytest
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.cli import kubetrain
 from support.training import newest, parameters
 

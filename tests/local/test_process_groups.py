@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
 

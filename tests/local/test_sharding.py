@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.pytorch_ddp.state_files import joined, read_files
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, newest
 
@@ -141,7 +141,7 @@ checkpoint.save_state = lost
 """
 HANGS = """
 import os, signal
-from kubetrain_trainer import checkpoint_writer
+from kubetrain_trainer.output import checkpoint_writer
 from kubetrain_trainer.pytorch_ddp import checkpoint
 checkpoint_writer.TIMEOUT_SECONDS = 1000 if os.environ["RANK"] == "0" else 5
 save = checkpoint.save_state
@@ -153,7 +153,7 @@ checkpoint.save_state = hangs
 """
 SLOW = """
 import os, time
-from kubetrain_trainer import checkpoint_writer
+from kubetrain_trainer.output import checkpoint_writer
 from kubetrain_trainer.pytorch_ddp import checkpoint, train
 save_state, take_step = checkpoint.save_state, train.take_step
 def slow(state, path):

@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
-from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
 from support.process_groups import start_python, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
@@ -127,7 +127,7 @@ def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str,
 
 SLOW_STORAGE = """
 import os, signal, sys, threading, time
-from kubetrain_trainer import checkpoint_layout
+from kubetrain_trainer.output import checkpoint_layout
 from kubetrain_trainer.processes.entry_point import run, training_arguments
 from PACKAGE.train import train
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars
 from support.process_groups import start_python
@@ -142,7 +142,7 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
 SKIP_NO_CHECKPOINT = """
 import sys
 from importlib import import_module
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.processes.entry_point import training_arguments
 
 CheckpointWriter.is_free = lambda writer, step: writer.wait() is None

@@ -8,7 +8,7 @@ import pytest
 
 from kubetrain_components.pack_dataset.plan import Sample
 from kubetrain_trainer.data import image_folder, tar_shards
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.cli import kubetrain
 from support.training import largest_difference, newest
 

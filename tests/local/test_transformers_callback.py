@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
 from support.process_groups import start_python
 
 SCRIPT = """

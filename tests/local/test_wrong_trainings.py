@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.process_groups import start_python
 
 TASKS = {

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, complete_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_group import Decision, ProcessGroup
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.training_output import TrainingOutput
 
 TRAIN_AND_EVALUATE = """
 import json, os, sys
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.processes.entry_point import training_arguments
 from kubetrain_trainer.PACKAGE.evaluate import evaluate
 from kubetrain_trainer.PACKAGE.train import train

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import (
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.checkpoint_layout import (
     MANIFEST,
     SCHEMA,
     CorruptFiles,
@@ -24,8 +26,6 @@ from kubetrain_trainer.checkpoint_layout import (
     write_checkpoint,
     write_manifest,
 )
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
 
 
 def write(

@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer import checkpoint_writer
-from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints, remove_checkpoint, remove_partial
-from kubetrain_trainer.checkpoint_writer import remove_superseded, superseded
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.output import checkpoint_writer
+from kubetrain_trainer.output.checkpoint_layout import (
+    Checkpoint,
+    complete_checkpoints,
+    remove_checkpoint,
+    remove_partial,
+)
+from kubetrain_trainer.output.checkpoint_writer import remove_superseded, superseded
 
 
 def checkpoint(step: int, accuracy: float | None = 0.5) -> Checkpoint:
@@ -65,7 +70,7 @@ def test_without_the_metric_only_the_newest_stay() -> None:
 
 
 def write(directory: Path, step: int) -> Checkpoint:
-    from kubetrain_trainer.checkpoint_layout import TrainingProgress, write_checkpoint
+    from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, write_checkpoint
 
     details = {"metrics": {"accuracy": 0.5}}
     return write_checkpoint(

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, complete_checkpoints
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE, is_saving
-from kubetrain_trainer.training_output import TrainingOutput
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_a_failure_of_the_writer_does_not_hide_one_of_the_loop(output: TrainingO
 HANGING = """
 import os, sys
 from pathlib import Path
-from kubetrain_trainer import checkpoint_writer
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.output import checkpoint_writer
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.entry_point import run
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 checkpoint_writer.TIMEOUT_SECONDS = 0.5
 output = TrainingOutput(Path(sys.argv[1]))

@@ -9,8 +9,8 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import check_no_file_is_lost
-from kubetrain_trainer.training_output import TrainingOutput
 
 REPORT = {"digest": "d" * 16, "objects": 20, "claim": "c", "sub_path": "versions/d/data"}
 

@@ -7,7 +7,7 @@ import pytest
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model, evaluation_job
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 from support.jobs import MemoryBackend
 
 REQUEST = EvaluationRequest(

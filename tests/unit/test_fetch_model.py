@@ -16,8 +16,8 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import StoreUnavailable
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.model_folder import open_model
 from kubetrain_trainer.models.latest_model import FETCHED
+from kubetrain_trainer.output.model_folder import open_model
 from support.faulty_s3 import FaultyS3, cut_short, refused
 from support.model_files import describe, publish
 

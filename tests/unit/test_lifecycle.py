@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.errors import KubetrainError, Stopped
@@ -26,12 +24,14 @@ from kubetrain_trainer.loop.lifecycle import (
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas
 from kubetrain_trainer.loop.whole_training import finish
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.watchdog import EXIT_CODE, Watchdog
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.time_spent import summarize
 from kubetrain_trainer.reporting.training_report import TrainingReport
-from kubetrain_trainer.training_output import TrainingOutput
 from support.training import FakeGroup
 
 PLAN = SamplePlan(size=256, global_batch=16, world_size=2, seed=0)
@@ -216,7 +216,7 @@ def test_the_last_save_of_a_stopped_training_may_take_longer_than_a_step(tmp_pat
 SLOW_STORAGE = """
 import sys, time
 from pathlib import Path
-from kubetrain_trainer import checkpoint_layout
+from kubetrain_trainer.output import checkpoint_layout
 from kubetrain_trainer.processes import watchdog
 from test_lifecycle import PLAN, Training, resume, training
 

@@ -9,10 +9,10 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import TransientFailure
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.stop_signal import StopSignal
-from kubetrain_trainer.training_output import TrainingOutput
 
 FIRST, SECOND = (ProcessRole(rank=rank, world_size=2) for rank in (0, 1))
 

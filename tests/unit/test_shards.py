@@ -13,9 +13,9 @@ import pytest
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import PackPlan, Sample, parse_size, plan_pack, plan_shards
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer.checkpoint_layout import MANIFEST
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.output.checkpoint_layout import MANIFEST
 
 MEGABYTE = 1_000_000
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kubetrain_pipelines.cli import run
 from kubetrain_pipelines.local_run.record import RunRecord
-from kubetrain_trainer.checkpoint_layout import TrainingProgress, write_checkpoint
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, write_checkpoint
 
 
 def stopped_in(workspace: Path, *events: tuple[str, str], has_checkpoint: bool = True) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import SamplePlan
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_group import describe_start, with_interface
 from kubetrain_trainer.processes.resources import cpu_name
 from kubetrain_trainer.reporting import time_spent, training_report
@@ -23,7 +24,6 @@ from kubetrain_trainer.reporting.progress_line import parse_progress
 from kubetrain_trainer.reporting.step_window import StepWindow
 from kubetrain_trainer.reporting.time_spent import CAUSES, summarize
 from kubetrain_trainer.reporting.training_report import TrainingReport
-from kubetrain_trainer.training_output import TrainingOutput
 from support.outside import sample, scrape, tensorboard_scalars
 from support.training import FakeGroup
 

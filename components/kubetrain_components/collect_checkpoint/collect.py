@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import choose_checkpoint
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.checkpoint_layout import choose_checkpoint
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 MAX_COPY_BYTES = 2 << 30
 

@@ -21,7 +21,7 @@ from kubetrain_components.run.stages import EVALUATE
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 STAGE = EVALUATE.name
 

@@ -20,9 +20,9 @@ from kubetrain_components.shown_values import number
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.some_of import some_of
-from kubetrain_trainer.training_output import TrainingOutput
 
 HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
 

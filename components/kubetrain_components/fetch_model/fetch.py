@@ -17,7 +17,8 @@ from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreUnavailable
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import (
+from kubetrain_trainer.models.latest_model import MODEL, note_fetched
+from kubetrain_trainer.output.model_folder import (
     DamagedModel,
     ModelFolder,
     check_latest,
@@ -25,9 +26,8 @@ from kubetrain_trainer.model_folder import (
     open_model,
     read_description,
 )
-from kubetrain_trainer.models.latest_model import MODEL, note_fetched
+from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.termination import report_failure
-from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
 
 
 def fetch_latest(store: ObjectStore, folder: Path) -> None:

@@ -12,7 +12,7 @@ from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.load_model import LoadedModel
 from kubetrain_trainer.models.load_model import load_model as load_folder
-from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
+from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
 
 
 def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: Any) -> LoadedModel:

@@ -15,8 +15,8 @@ from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_re
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_components.run.training_time import account_of, training_time
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.time_spent import summarize
-from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}
 """Keys of the report that rank 0 writes when its last checkpoint is complete."""

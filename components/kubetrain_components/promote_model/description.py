@@ -6,9 +6,9 @@ from typing import Any
 from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_components.secret_values import shareable
-from kubetrain_trainer.checkpoint_layout import read_checkpoint
-from kubetrain_trainer.model_folder import SCHEMA
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.checkpoint_layout import read_checkpoint
+from kubetrain_trainer.output.model_folder import SCHEMA
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 EXPORTED = (
     *("framework", "files", "classes", "input", "step", "checkpoint"),

@@ -11,8 +11,8 @@ from kubetrain_components.promote_model.description import Origin, describe_mode
 from kubetrain_components.run.gate import Gate, latest_of
 from kubetrain_components.run.published_model import MAX_ATTEMPTS, find_latest, read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import LATEST
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.model_folder import LATEST
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 STAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 MAX_CLOCK_ERROR = timedelta(hours=1)

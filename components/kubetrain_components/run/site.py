@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
 """Steps get the workspace from the environment, because kfp.local rewrites "python3" in arguments, also in paths."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from kubetrain_components.jobs.job_state import JobTimes, PodTimes
 from kubetrain_components.shown_values import describe_seconds
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
 from kubetrain_trainer.reporting.time_spent import (
     CHECKPOINT,
@@ -31,7 +32,6 @@ from kubetrain_trainer.reporting.time_spent import (
     VALIDATION,
     summarize,
 )
-from kubetrain_trainer.training_output import TrainingOutput
 
 LOST = "lost"
 MAX_LOSSES = 3

@@ -27,7 +27,7 @@ from kubetrain_components.run.stages import TRAIN
 from kubetrain_components.run.transfer_container import cache_in_pods
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 ONLY_TRAINING_PODS = "; if only the training pods have it, set check_imports=false"
 DISCARD_EVENTS = EventLog(Path(os.devnull))

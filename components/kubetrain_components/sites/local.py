@@ -21,7 +21,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
 from kubetrain_components.serve_shards.serve import own_folder, serving
 from kubetrain_components.sync_dataset.sync import sync_dataset, transfer_job
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 
 @dataclass(frozen=True)

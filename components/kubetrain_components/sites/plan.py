@@ -19,7 +19,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.reuse import image_job, image_job_is_needed
 from kubetrain_components.run.transfer_container import cache_in_pods, latest_source, place_latest, stored_shards
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 UNKNOWN_DIGEST = "0" * 16
 

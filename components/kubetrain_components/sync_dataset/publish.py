@@ -25,7 +25,7 @@ from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
 from kubetrain_trainer.durable_files import flush_directory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error
-from kubetrain_trainer.training_output import utc_now
+from kubetrain_trainer.output.training_output import utc_now
 
 log = logging.getLogger(__name__)
 

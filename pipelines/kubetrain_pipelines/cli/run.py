@@ -11,8 +11,8 @@ from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.local_run.record import read_run
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_summary
-from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.checkpoint_layout import resumable_checkpoints
 
 
 def run_and_show(

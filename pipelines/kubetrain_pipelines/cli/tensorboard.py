@@ -16,8 +16,8 @@ from kubetrain_pipelines.kubeflow.connection import Connection, ConnectionOption
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.run import find_run, spec_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.event_file import PREFIX
-from kubetrain_trainer.training_output import TrainingOutput
 
 
 @dataclass(frozen=True, kw_only=True)

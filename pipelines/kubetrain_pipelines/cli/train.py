@@ -40,7 +40,7 @@ from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_trainer.config import CHANGEABLE, TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 PIPELINE = "train"
 VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")

@@ -8,11 +8,11 @@ from typing import Any
 from kubetrain_components.sync_dataset.manifest import MANIFEST as DATASET_MANIFEST
 from kubetrain_components.sync_dataset.publish import UnreadableVersion, read_version
 from kubetrain_components.sync_dataset.verify import verify_version
-from kubetrain_trainer.checkpoint_layout import MANIFEST, intact, verify_files
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.checkpoint_layout import MANIFEST, intact, verify_files
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 MANIFEST_PARENTS = ("versions", "checkpoints")
 """Subfolders of staging volumes and training outputs whose folders have a manifest."""

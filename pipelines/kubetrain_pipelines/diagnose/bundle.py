@@ -13,7 +13,7 @@ from kubetrain_components.manifest import APPLIED
 from kubetrain_components.secret_values import VARIABLES, hidden_variable, without_secrets
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import HIDDEN
+from kubetrain_trainer.output.model_folder import HIDDEN
 
 REPEATED = ("managedFields", APPLIED)
 """Fields of the metadata in which the API server and kubectl repeat the object."""

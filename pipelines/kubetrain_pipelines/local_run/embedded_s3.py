@@ -20,7 +20,7 @@ from kubetrain_components.jobs.local.loopback import HOST, without_proxy
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import is_inside
+from kubetrain_trainer.output.model_folder import is_inside
 
 NEEDS_DEMO = "run `pip install -e '.[demo]'` in kubetrain's clone, or set dataset_uri to your own dataset"
 # Not the user's AWS settings, which would lead to another server or account.

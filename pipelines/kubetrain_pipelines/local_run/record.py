@@ -14,7 +14,7 @@ from kubetrain_components.secret_values import shareable
 from kubetrain_pipelines.local_jobs import RECORD, RECORD_SCHEMA, read_record
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 
 KILLED = "its process was killed, or could not write how it ended"
 

@@ -14,10 +14,10 @@ from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
 from kubetrain_pipelines.local_jobs import RECORD, JobGone, jobs_in, jobs_of_run
 from kubetrain_pipelines.local_run.record import KILLED, StageRecord, read_run
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
-from kubetrain_trainer.checkpoint_layout import resumable_checkpoints
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.output.checkpoint_layout import resumable_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.some_of import some_of
-from kubetrain_trainer.training_output import TrainingOutput
 
 STATES = {
     "running": RunState.RUNNING,

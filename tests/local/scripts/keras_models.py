@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loop.recent_steps import LossScale
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.watchdog import Watchdog
@@ -37,7 +38,6 @@ from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_f
 from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy, build_task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
-from kubetrain_trainer.training_output import TrainingOutput
 
 
 def mlp(*widths: int, **options: Any) -> keras.Model:

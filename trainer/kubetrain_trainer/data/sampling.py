@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import EpochOrder, Key
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.processes.process_group import ProcessGroup
 
 Sampler = Callable[[int], Sequence[int]]

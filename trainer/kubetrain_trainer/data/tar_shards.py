@@ -32,7 +32,7 @@ from kubetrain_trainer.data.shard_groups import CachedShards, ShardGroups
 from kubetrain_trainer.data.shard_index import ShardIndex, read_index, scan_shard
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import is_inside
+from kubetrain_trainer.output.model_folder import is_inside
 
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.data.stream_plan import Plan
@@ -21,6 +19,9 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas
 from kubetrain_trainer.loop.schedule import is_finished, rate_factor
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.processes.watchdog import STORAGE_SECONDS, Watchdog
 from kubetrain_trainer.remarks import remarks_on_own_data
@@ -28,7 +29,6 @@ from kubetrain_trainer.reporting.own_time import OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.training_report import TrainingReport
 from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
-from kubetrain_trainer.training_output import TrainingOutput
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress, choose_checkpoint
 from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.data.stream_plan import Plan
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import AT_THE_START, annotating_errors
 from kubetrain_trainer.loop.lifecycle import AnyTraining, Metrics, may_save, save_and_stop, save_checkpoint
 from kubetrain_trainer.loop.schedule import is_finished
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, choose_checkpoint
 from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.processes.process_role import ProcessRole

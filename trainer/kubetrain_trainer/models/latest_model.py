@@ -13,7 +13,7 @@ from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import ModelFolder, open_model
+from kubetrain_trainer.output.model_folder import ModelFolder, open_model
 from kubetrain_trainer.processes.entry_point import SENTENCE_LENGTH, Arguments
 
 FETCHED, MODEL = "fetched.json", "model"

@@ -15,14 +15,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import AFTER_THE_END, LOST_ANOTHER, TransientFailure
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal, marked_as_saving
-from kubetrain_trainer.training_output import TrainingOutput
 
 METRICS_FILE = "metrics.json"
 OTHERS_TIMEOUT_SECONDS = 60.0

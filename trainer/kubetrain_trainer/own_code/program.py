@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, intact_checkpoints
 from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.failures import annotating_errors, own_line
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, intact_checkpoints
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code import session
 from kubetrain_trainer.own_code.check_script import check_program, existing_script
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
@@ -30,7 +31,6 @@ from kubetrain_trainer.remarks import remarks_on_entry
 from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.termination import end_without_teardown, report_failure, report_result
-from kubetrain_trainer.training_output import TrainingOutput
 
 EXIT_CODE_OF_SIGNALS = 128
 PLACE = r"\$(?P<brace>\{)?(?P<place>KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(brace)\})"

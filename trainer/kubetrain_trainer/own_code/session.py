@@ -25,10 +25,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
-from kubetrain_trainer.checkpoint_writer import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import AT_THE_START
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
+from kubetrain_trainer.output.checkpoint_writer import remove_superseded
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code.own_output import (
     numbers,
     proof_of_end,
@@ -46,7 +47,6 @@ from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
 from kubetrain_trainer.reporting.progress_line import format_progress
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm, mark_as_saving_until_exit
 from kubetrain_trainer.termination import end_process, report_result
-from kubetrain_trainer.training_output import TrainingOutput
 
 NEEDED = ("KUBETRAIN_OUTPUT", "KUBETRAIN_CONFIG")
 Write = Callable[[Path], object]

@@ -12,6 +12,7 @@ from pathlib import Path
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import explain, is_mistake, own_line
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.code_folder import enter_code_folder
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm
 from kubetrain_trainer.termination import (
@@ -21,7 +22,6 @@ from kubetrain_trainer.termination import (
     report_failure,
     report_result,
 )
-from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
 IN_A_GRAPH = "in user code:"

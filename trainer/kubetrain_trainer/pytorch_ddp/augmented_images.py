@@ -16,7 +16,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import ImageFolder
 from kubetrain_trainer.data.left_out import LeftOut
 from kubetrain_trainer.data.tar_shards import TarShards
-from kubetrain_trainer.image_input import MEAN
+from kubetrain_trainer.output.image_input import MEAN
 from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
 
 CHANGES: dict[Color, Callable[[Image.Image, float], Image.Image]] = {

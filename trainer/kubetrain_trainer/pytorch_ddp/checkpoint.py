@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.output.unusable_files import misfit_error
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
 from kubetrain_trainer.pytorch_ddp.optimizer import Averages, Optimizers
@@ -26,7 +27,6 @@ from kubetrain_trainer.pytorch_ddp.state_files import (
 )
 from kubetrain_trainer.pytorch_ddp.streams import Position
 from kubetrain_trainer.pytorch_ddp.structures import as_bytes, map_tensors, outline, tensors_in, to_device, with_tensors
-from kubetrain_trainer.unusable_files import misfit_error
 
 
 def state_of(

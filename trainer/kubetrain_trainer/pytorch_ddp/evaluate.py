@@ -16,10 +16,10 @@ from torch import nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_input import with_recorded_input
-from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.models.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.models.latest_model import Metrics, measure_latest
+from kubetrain_trainer.output.image_input import with_recorded_input
+from kubetrain_trainer.output.model_folder import ModelFolder
 from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_folder import listed_file
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint
+from kubetrain_trainer.output.model_folder import listed_file
+from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.output.unusable_files import other_model_error, unlisted_error
 from kubetrain_trainer.pytorch_ddp.checkpoint import evaluated_weights
 from kubetrain_trainer.pytorch_ddp.model import fill
 from kubetrain_trainer.pytorch_ddp.state_files import joined, load_state, read_files, save_state, size_of
-from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.unusable_files import other_model_error, unlisted_error
 
 PYTORCH, SAFETENSORS = "model.pt", "model.safetensors"
 INDEX = f"{SAFETENSORS}.index.json"

@@ -22,8 +22,8 @@ from kubetrain_trainer.data.image_folder import ImageFolder, PackedNames
 from kubetrain_trainer.data.left_out import damaged_image
 from kubetrain_trainer.data.shard_index import ShardIndex
 from kubetrain_trainer.data.tar_shards import TarShards, groups_of
-from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
 from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.output.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
 
 Part = Callable[[int, int], Box]
 """Returns a part of an image by its width and height."""

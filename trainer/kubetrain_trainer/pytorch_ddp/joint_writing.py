@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.durable_files import flush_file
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.pytorch_ddp.group import patient_group
 from kubetrain_trainer.pytorch_ddp.state_files import part_file
 

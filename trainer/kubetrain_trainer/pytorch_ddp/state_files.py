@@ -18,9 +18,9 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor, nn
 
+from kubetrain_trainer.output.unusable_files import foreign_error
 from kubetrain_trainer.pytorch_ddp.sharding import is_part
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
-from kubetrain_trainer.unusable_files import foreign_error
 
 STATE_FILE = "state.pt"
 PART = {"part", "offsets", "shape"}

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import check_sampler
 from kubetrain_trainer.errors import InvalidSetting
@@ -23,6 +21,8 @@ from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.watchdog import Watchdog

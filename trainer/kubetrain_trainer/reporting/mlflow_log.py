@@ -18,12 +18,12 @@ from uuid import uuid4
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.config_checks import address_problem
 from kubetrain_trainer.durable_files import read_json, write_json
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import parse_rows
 from kubetrain_trainer.reporting.mlflow_client import LoggedRun, MlflowClient, Refused, Unavailable, now_ms
 from kubetrain_trainer.settings import as_text
 from kubetrain_trainer.stop_signal import EXIT_CODE
 from kubetrain_trainer.termination import before_end
-from kubetrain_trainer.training_output import TrainingOutput
 
 BLOCK_BYTES = 1 << 22
 """The most of metrics.jsonl that is read at once."""

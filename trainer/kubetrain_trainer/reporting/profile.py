@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.training_output import TrainingOutput
 
 Recording = Callable[[Path], AbstractContextManager[None]]
 """A framework's context manager that records what happens within it, and writes the trace to this place."""

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.data.stream_plan import Plan
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.processes.resources import node_name
 from kubetrain_trainer.reporting.event_file import EventFile
@@ -26,7 +27,6 @@ from kubetrain_trainer.reporting.time_spent import (
     WRITE_SECONDS,
     TimeSpent,
 )
-from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
 """The minimum training time for a warning about waiting for data, during the training and at its end. Before that,

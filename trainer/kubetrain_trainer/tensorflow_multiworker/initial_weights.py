@@ -8,8 +8,8 @@ import h5py
 import keras
 
 from kubetrain_trainer.models.initial_weights import misfit
+from kubetrain_trainer.output.unusable_files import foreign_error
 from kubetrain_trainer.tensorflow_multiworker.layers import layers_of
-from kubetrain_trainer.unusable_files import foreign_error
 
 log = logging.getLogger(__name__)
 

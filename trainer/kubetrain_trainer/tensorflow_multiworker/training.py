@@ -10,14 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.data.sampling import check_sampler
 from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
+from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime

@@ -13,7 +13,7 @@ from typing import Any
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, sha256_of
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
+from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
 
 SCHEMA = "kubetrain/model/v2"
 LATEST = "latest.json"

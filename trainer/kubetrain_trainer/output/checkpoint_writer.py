@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from kubetrain_trainer.checkpoint_layout import (
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import describe_os_error, os_error_behind
+from kubetrain_trainer.output.checkpoint_layout import (
     Checkpoint,
     TrainingProgress,
     WriteFiles,
@@ -16,11 +19,8 @@ from kubetrain_trainer.checkpoint_layout import (
     complete_checkpoints,
     remove_checkpoint,
 )
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.failures import describe_os_error, os_error_behind
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.stop_signal import marked_as_saving
-from kubetrain_trainer.training_output import TrainingOutput
 
 TIMEOUT_SECONDS = 60.0
 """How long a failed training waits for its last checkpoint, so that storage that hangs cannot keep it from exiting."""

@@ -1,0 +1,1 @@
+"""The folder that a training writes: its layout, checkpoints and model."""
