@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, intact_checkpoints
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -25,6 +24,7 @@ from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
 from kubetrain_trainer.pytorch_ddp.staging import Staging
+from kubetrain_trainer.settings.config import TrainConfig
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

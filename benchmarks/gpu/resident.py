@@ -8,9 +8,9 @@ import torchvision
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.images import normalize
 from kubetrain_trainer.pytorch_ddp.task import Task, accuracy, cross_entropy
+from kubetrain_trainer.settings.config import TrainConfig
 
 CLASSES, IMAGES = 1000, 512
 VALIDATED = 256

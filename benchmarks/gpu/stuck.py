@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.task import SyntheticImages, Task, accuracy, cross_entropy
+from kubetrain_trainer.settings.config import TrainConfig
 
 HANGS_AT = 3
 CYCLES = 2 * 10**11

@@ -12,8 +12,8 @@ from typing import Any
 
 from launches import our_program
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 
 HERE = Path(__file__).parent
 WAIT_SECONDS = 300

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 

@@ -85,9 +85,9 @@ def peer(size: int) -> Callable[[int], Iterator[Any]]:
 def pytorch(size: int) -> Callable[[int], Iterator[Any]]:
     import torch
 
-    from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.processes.process_role import ProcessRole
     from kubetrain_trainer.pytorch_ddp.loading import Loader
+    from kubetrain_trainer.settings.config import TrainConfig
 
     samples = Samples(size, lambda index: (torch.zeros(1), index))
     config = TrainConfig(batch_size=BATCH, loader_workers=0)
@@ -99,8 +99,8 @@ def pytorch(size: int) -> Callable[[int], Iterator[Any]]:
 def tensorflow(size: int) -> Callable[[int], Iterator[Any]]:
     import tensorflow as tf
 
-    from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.data.sampling import plan_samples
+    from kubetrain_trainer.settings.config import TrainConfig
     from kubetrain_trainer.tensorflow_multiworker.loading import load
 
     samples = Samples(size, lambda index: (tf.zeros([1]), index))

@@ -24,8 +24,8 @@ from language_model import Shape
 from language_model import build as build_on_device
 from trainings import end, started_by, steps
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.settings.config import TrainConfig
 
 HERE = Path(__file__).parent
 SAMPLES = 12

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.model_names import LIBRARIES
+from kubetrain_trainer.settings.model_names import LIBRARIES
 
 UNTIMED_STEPS = 2
 """Untimed steps at the start of each launch, while caches are cold."""

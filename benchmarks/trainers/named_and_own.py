@@ -53,11 +53,11 @@ def measure(arguments: argparse.Namespace) -> None:
     # Imported here, because only the processes that torchrun starts need them.
     import torch
 
-    from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.data.sampling import Batch
     from kubetrain_trainer.processes.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.pytorch_ddp.step import take_step
+    from kubetrain_trainer.settings.config import TrainConfig
 
     asked = ("pytorch", arguments.model, arguments.pixels, arguments.batch, arguments.steps)
     config = TrainConfig.from_dict(measured_settings(*asked, arguments.processes))

@@ -6,8 +6,8 @@ import torchvision
 from torch import Tensor
 from torch.nn import functional
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.task import SyntheticImages, Task
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:

@@ -17,7 +17,7 @@ from typing import Any
 from launches import our_evaluation, our_training, run_together
 from textures import OTHER_PATTERNS, write_textures
 
-from kubetrain_trainer.augmentation import RECIPES
+from kubetrain_trainer.settings.augmentation import RECIPES
 
 BEFORE: dict[str, Any] = {"pictures": 300, "epochs": 15, "run": "trained-before"}
 """The training on other patterns."""

@@ -14,7 +14,7 @@ from functools import partial
 
 from launches import python_program, run_together
 
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def main() -> None:

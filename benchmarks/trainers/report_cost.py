@@ -35,7 +35,6 @@ def main() -> None:
 
 def measure(reports: int) -> None:
     # Imported here, because only the processes that torchrun starts need them.
-    from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.data.sampling import plan_samples
     from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
     from kubetrain_trainer.output.training_output import TrainingOutput
@@ -43,6 +42,7 @@ def measure(reports: int) -> None:
     from kubetrain_trainer.pytorch_ddp.group import join_group
     from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
     from kubetrain_trainer.reporting.training_report import TrainingReport
+    from kubetrain_trainer.settings.config import TrainConfig
 
     config, role = TrainConfig(metrics_port=0), torchrun_role()
     with tempfile.TemporaryDirectory() as folder, join_group(config, role) as group:

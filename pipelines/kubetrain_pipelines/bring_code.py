@@ -13,12 +13,12 @@ from kubetrain_components.bring_code.pack import PackedCode, pack_code, upload_c
 from kubetrain_components.object_store.open_store import names_directory, open_store
 from kubetrain_pipelines.pipeline_parameters import Parameter
 from kubetrain_pipelines.say import Say, print_line
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.own_code.check_script import scripts_of
 from kubetrain_trainer.processes.code_folder import VARIABLE
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.entry import parse_entry
+from kubetrain_trainer.settings.model_names import is_import_path
 from kubetrain_trainer.versions import COMMIT_VARIABLE
 
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar, get_origin
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.frameworks import PACKAGES
-from kubetrain_trainer.settings import Settings
+from kubetrain_trainer.settings.base import Settings
+from kubetrain_trainer.settings.config import TrainConfig
 
 FRAMEWORKS = {f"train-{framework}": framework for framework in PACKAGES}
 """The framework of each pipeline that trains."""

@@ -17,7 +17,7 @@ from kubetrain_pipelines.pipeline_parameters import (
     parameters_of,
     with_defaults,
 )
-from kubetrain_trainer.settings import coerced
+from kubetrain_trainer.settings.base import coerced
 
 OBJECTS = ("placement", "storage", "train_config")
 

@@ -10,8 +10,8 @@ from typing import Any
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.pipeline_parameters import PIPELINES, describe, parameters_of
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.settings import Settings, as_text
+from kubetrain_trainer.settings.base import Settings, as_text
+from kubetrain_trainer.settings.config import TrainConfig
 
 SETTINGS: dict[type[Settings], str] = {
     TrainConfig: "`train_config`: training",

@@ -27,7 +27,7 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 launcher, seconds = sys.argv[1:]
 command = ("python", "-u", "-c", "import sys, time; print('up'); time.sleep(float(sys.argv[1]))", seconds)
 job = TrainingJob(

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.group import choose_device
@@ -13,6 +12,7 @@ from kubetrain_trainer.pytorch_ddp.precision import describe_precision, forward
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock
 from kubetrain_trainer.reporting.own_time import OwnTime, StepTimes
+from kubetrain_trainer.settings.config import TrainConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 ALONE = ProcessRole(rank=0, local_rank=0, world_size=1, local_world_size=1)

@@ -12,9 +12,9 @@ import pytest
 
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 
 EVERYTHING = {"recipe": "strong", "color_jitter": 0.4, "rand_augment": 3, "rand_augment_magnitude": 20}
 IMAGES = 47
@@ -166,7 +166,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import tensorflow as tf
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.image_input import THUMBNAIL_PIXELS
 from kubetrain_trainer.tensorflow_multiworker.images import decode, for_shorter_side

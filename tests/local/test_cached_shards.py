@@ -18,12 +18,12 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.serve_shards.serve import serving
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.data.shard_cache import VARIABLE
 from kubetrain_trainer.data.tar_shards import groups_of, list_images
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import processes_of, read_until, run_json, start
 from support.disk import file_sizes
 from support.faulty_s3 import FaultyS3

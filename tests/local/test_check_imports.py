@@ -11,8 +11,8 @@ from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.cluster import ONLY_TRAINING_PODS
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import kubetrain
 from support.process_groups import start_python
 

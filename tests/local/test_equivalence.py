@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.loop.schedule import averaging_decay
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
 from support.training import TRAIN_AND_EVALUATE, copy_killed_at, parameters

@@ -21,9 +21,9 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.pytorch_ddp.etcd_server import await_etcd
+from kubetrain_trainer.settings.config import TrainConfig
 from support.certificates import Authority
 from support.cli import read_until
 from support.etcd import Etcd, built_etcd

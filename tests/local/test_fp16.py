@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start_python
 from support.tiers import ONE_IN_CI
 from support.training import copy_killed_at, newest, parameters

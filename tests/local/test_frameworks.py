@@ -20,12 +20,12 @@ import pytest
 
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import TORCHVISION
 
 SMOOTHED = (0.23954, 0.63954)
 """The loss of the scores 2, 0 and 0 if the first class is right: without smoothing, and with label_smoothing=0.3."""
@@ -500,10 +500,10 @@ import numpy as np
 import tensorflow as tf
 from pathlib import Path
 from PIL import Image
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.resources import threads_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.model_names import KERAS
+from kubetrain_trainer.settings.model_names import KERAS
 from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
 from kubetrain_trainer.data.shard_groups import CachedShards
 from kubetrain_trainer.data.tar_shards import list_images
@@ -598,7 +598,7 @@ centers = image_data(TrainConfig(image_size=8, evaluation_crop=0.5), folder / "k
 np.testing.assert_array_equal(centers.load(0)[0], whole[0][4:12, 4:12])
 
 from random import Random
-from kubetrain_trainer.augmentation import Recipe, draw
+from kubetrain_trainer.settings.augmentation import Recipe, draw
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import cropped_part
 for seed in range(300):
     drawn = tf.constant(draw(Recipe(crop_area=0.08), Random(seed)).crop, tf.float32)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start_python, tf_config
 from support.training import newest, tensorflow_parameters
 

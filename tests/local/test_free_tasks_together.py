@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start, start_ranks
 from support.training import assert_same, newest, state_of
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from kubetrain_trainer.augmentation import Color
+from kubetrain_trainer.settings.augmentation import Color
 from kubetrain_trainer.pytorch_ddp.augmented_images import CHANGES
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import GRAY, erase, move
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import recolor

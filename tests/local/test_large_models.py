@@ -9,7 +9,6 @@ import torchvision
 from torch import Tensor, nn
 
 from kubetrain_trainer import Task
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.pytorch_ddp.initial_weights import load_initial_weights
 from kubetrain_trainer.pytorch_ddp.layers import layers_of, recompute_activations
@@ -17,6 +16,7 @@ from kubetrain_trainer.pytorch_ddp.model import fill
 from kubetrain_trainer.pytorch_ddp.shard_model import check_shared, units_of
 from kubetrain_trainer.pytorch_ddp.state_files import load_tensors
 from kubetrain_trainer.pytorch_ddp.training import check_recomputable, warn_without_layers
+from kubetrain_trainer.settings.config import TrainConfig
 from support.training import FakeGroup
 
 CPU = torch.device("cpu")

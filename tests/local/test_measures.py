@@ -10,7 +10,6 @@ from torch import nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics, top_classes
@@ -18,6 +17,7 @@ from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.loading import Loaded
 from kubetrain_trainer.pytorch_ddp.measures import Tally, check_metrics
 from kubetrain_trainer.pytorch_ddp.task import Task, accuracy
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 class OfOneProcess:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting import mlflow_log
 from kubetrain_trainer.reporting.metrics_log import MetricsLog, read_metrics
 from kubetrain_trainer.reporting.mlflow_log import MlflowLog, Target
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import kubetrain, read_until, start
 from support.mlflow import MlflowServer, losing_answers, parameters_of
 from support.prometheus import wait_until

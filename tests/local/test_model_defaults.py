@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.data_parallel import changes_buffers, suitable_format
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
+from kubetrain_trainer.settings.config import TrainConfig
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,11 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.resources import peak_operations
 from kubetrain_trainer.pytorch_ddp.operations import operations_per_sample
 from kubetrain_trainer.pytorch_ddp.task import build_task
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 class Pair(nn.Module):

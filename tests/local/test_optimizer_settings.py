@@ -10,7 +10,7 @@ PROGRAM = {
     "pytorch": """
 import torch
 from types import SimpleNamespace
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.optimizer import build_optimizers
 
 def train(**settings):
@@ -29,7 +29,7 @@ def train(**settings):
 import keras
 import tensorflow as tf
 from types import SimpleNamespace
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay

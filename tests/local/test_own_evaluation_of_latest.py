@@ -7,11 +7,11 @@ import pytest
 
 from kubetrain_components.fetch_model.fetch import fetch_latest
 from kubetrain_components.object_store.directory_store import DirectoryStore
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code.own_output import accept_model
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import StopSignal
 from support.process_groups import start_python
 from support.published import published

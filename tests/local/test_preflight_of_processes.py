@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.preflight import is_due, is_product, multiply, small_integers
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from support.process_groups import elastic_workers, start_python, torchrun_variables
 

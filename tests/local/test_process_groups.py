@@ -34,7 +34,7 @@ PYTORCH = (
 import time
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.processes.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
@@ -86,7 +86,7 @@ TENSORFLOW = (
 from types import SimpleNamespace
 import keras
 import tensorflow as tf
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.process_role import tensorflow_role
 from kubetrain_trainer.tensorflow_multiworker.group import join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.step import exchange

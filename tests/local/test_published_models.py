@@ -20,11 +20,11 @@ from kubetrain_components.fetch_model.load import load_model
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.models.evaluation_record import ClassPredictions, Measured
 from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.settings.config import TrainConfig
 from support.published import counted, evaluated, exported, published
 
 SETTINGS = TrainConfig(image_size=12, model_args={"width": 8}, batch_size=64)

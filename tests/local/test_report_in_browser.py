@@ -10,9 +10,9 @@ import pytest
 
 from kubetrain_components.evaluate_model.report import run_report, training_report
 from kubetrain_pipelines.local_run.record import RunRecord
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.loading import Loader, seed_generators
+from kubetrain_trainer.settings.config import TrainConfig
 from support.free_tasks import Points, Restless
 from support.process_groups import start_ranks
 

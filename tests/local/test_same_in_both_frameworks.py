@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start_python
 
 SAMPLES, WIDTH, CLASSES = 160, 16, 3

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start_python
 from support.training import newest
 
@@ -38,7 +38,7 @@ PLACES = """
 import json
 from pathlib import Path
 from tensorflow.python.eager import context
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predictions
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy

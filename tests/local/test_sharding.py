@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.pytorch_ddp.state_files import joined, read_files
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.process_groups import start_ranks
 from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, newest
 

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 
 import torch
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.checkpoint import shared_state

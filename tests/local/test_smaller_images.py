@@ -16,9 +16,9 @@ from PIL.ExifTags import Base
 
 from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_components.pack_dataset.smaller_images import copy_images
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.task import image_data
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import interrupt, kubetrain, start
 from support.interrupt_at import interrupt_at, uses_locks_of_futures
 

@@ -7,11 +7,11 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel
 
 from kubetrain_trainer import Task
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import processes_together
 from kubetrain_trainer.pytorch_ddp.shard_model import Whole, styles_of
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 class Positions(nn.Module):

@@ -9,8 +9,8 @@ from kubetrain_components.jobs.job_logs import print_line
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.settings.config import TrainConfig
 from support.tiers import ONE_IN_CI
 
 TOLERANCE_SECONDS = 3.0

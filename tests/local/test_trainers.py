@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars
 from support.process_groups import start_python

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from support.bare_environment import bare_environment
 from support.published import evaluated, exported, published
 

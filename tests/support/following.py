@@ -21,7 +21,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cluster import SMALL, pods_job
 
 

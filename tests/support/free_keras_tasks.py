@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer import KerasTask
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 SAMPLES = 45
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kubetrain_trainer import Step, Task
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.process_role import torchrun_role
+from kubetrain_trainer.settings.config import TrainConfig
 
 SAMPLES = 45  # an epoch ends with a smaller batch
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, image_data
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[str]":

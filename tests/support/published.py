@@ -11,11 +11,11 @@ from kubetrain_components.promote_model.description import Origin
 from kubetrain_components.promote_model.promote import promote_model
 from kubetrain_components.run.gate import parse_gate
 from kubetrain_components.run.reuse import ImageVersion
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.settings.config import TrainConfig
 
 DATASET = "d" * 16
 STEPS, RATE = 30, 0.01

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, complete_checkpoints
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_group import Decision, ProcessGroup
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 
 TRAIN_AND_EVALUATE = """
 import json, os, sys

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.augmentation import MOVES, NOTHING, UNCHANGED, WHOLE, Box, Color, Drawn, Recipe, combined, draw
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.settings.augmentation import (
+    MOVES,
+    NOTHING,
+    UNCHANGED,
+    WHOLE,
+    Box,
+    Color,
+    Drawn,
+    Recipe,
+    combined,
+    draw,
+)
+from kubetrain_trainer.settings.config import TrainConfig
 
 EVERYTHING = Recipe(crop_area=0.1, flip=0.5, color_jitter=0.4, rand_augment=3, erase=0.5, mixup=0.2, cutmix=1.0)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kubetrain_trainer.entry import Entry
 from kubetrain_trainer.own_code.check_script import scripts_of
+from kubetrain_trainer.settings.entry import Entry
 
 
 @pytest.mark.parametrize(

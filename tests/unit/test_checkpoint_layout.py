@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import (
     MANIFEST,
@@ -26,6 +25,7 @@ from kubetrain_trainer.output.checkpoint_layout import (
     write_checkpoint,
     write_manifest,
 )
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def write(

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output import checkpoint_writer
 from kubetrain_trainer.output.checkpoint_layout import (
     Checkpoint,
@@ -15,6 +14,7 @@ from kubetrain_trainer.output.checkpoint_layout import (
     remove_partial,
 )
 from kubetrain_trainer.output.checkpoint_writer import remove_superseded, superseded
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def checkpoint(step: int, accuracy: float | None = 0.5) -> Checkpoint:

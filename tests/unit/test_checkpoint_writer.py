@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, complete_checkpoints
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE, is_saving
 
 
@@ -117,7 +117,7 @@ import os, sys
 from pathlib import Path
 from kubetrain_trainer.output import checkpoint_writer
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.entry_point import run
 from kubetrain_trainer.output.training_output import TrainingOutput
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings import setting
+from kubetrain_trainer.settings.base import setting
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config_checks import check_framework
 
 
 def from_flags(*flags: str) -> TrainConfig:

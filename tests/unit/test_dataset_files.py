@@ -7,10 +7,10 @@ import pytest
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import check_no_file_is_lost
+from kubetrain_trainer.settings.config import TrainConfig
 
 REPORT = {"digest": "d" * 16, "objects": 20, "claim": "c", "sub_path": "versions/d/data"}
 

@@ -12,7 +12,7 @@ from kubetrain_pipelines.diagnose.diagnosis import diagnose
 from kubetrain_pipelines.diagnose.page import page
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule
 from kubetrain_pipelines.diagnose.table import RULES
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = [rule for rule in RULES if rule.certainty is not Certainty.FACT]

@@ -13,7 +13,7 @@ import yaml
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.settings_page import page
-from kubetrain_trainer.config import CHANGEABLE, TrainConfig
+from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOR_ADMINISTRATORS = sorted((DOCS / "administrators").glob("*.md"))

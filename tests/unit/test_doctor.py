@@ -38,8 +38,8 @@ from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.planned_run import planned_run
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.settings.config import TrainConfig
 from support.api_server import ApiServer, answer, hang
 from support.faulty_s3 import FaultyS3, refused
 from support.kfp_server import KfpServer

@@ -11,9 +11,9 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.check_imports import import_jobs
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.entry import Entry, parse_entry
 
 SCRIPT = {"script": "train.py", "args": ["--epochs", 3, "--rate=0.1"]}
 COMMAND = {"command": ["torchrun", "train.py"]}

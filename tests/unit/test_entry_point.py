@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes import entry_point
 from kubetrain_trainer.processes.entry_point import evaluation_arguments, run, training_arguments
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.launch_training.launch import with_launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 from support.api_server import ApiServer, answer
 from support.manifests import PLAIN
 

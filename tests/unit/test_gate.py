@@ -10,8 +10,8 @@ from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.run.gate import Gate, GateNotMet, Latest, Limit, NotWorse, parse_gate
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 
 OWN = TrainConfig(model="team.task:build", metric="miou", metric_mode="max")
 BEFORE = Latest(version="v7", metrics={"accuracy": 0.9, "loss": 0.3, "miou": 0.7})

@@ -1,7 +1,7 @@
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.resources import with_tf32
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 @pytest.mark.parametrize(

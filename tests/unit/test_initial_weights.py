@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.models.initial_weights import initial_weights
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
+from kubetrain_trainer.settings.config import TrainConfig
 from support.model_files import publish
 from support.training import FakeGroup
 

@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.local.operator import wants_restart
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings import setting
+from kubetrain_trainer.settings.base import setting
 from support.manifests import MOUNTS
 
 IDENTITY = JobIdentity(

@@ -3,7 +3,7 @@
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import layers_by_name, matching, rate_factors, warn_of_slow_layers
+from kubetrain_trainer.settings.layers import layers_by_name, matching, rate_factors, warn_of_slow_layers
 
 RESNET = ("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "layer1.1.bn1.bias", "layer2.0.bn1.bias")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.loop.lifecycle import (
@@ -32,6 +31,7 @@ from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.time_spent import summarize
 from kubetrain_trainer.reporting.training_report import TrainingReport
+from kubetrain_trainer.settings.config import TrainConfig
 from support.training import FakeGroup
 
 PLAN = SamplePlan(size=256, global_batch=16, world_size=2, seed=0)

@@ -1,5 +1,5 @@
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.loop.recent_steps import FIRST_FACTOR, STEPS_TO_DOUBLE, LossScale
+from kubetrain_trainer.settings.config import TrainConfig
 
 FP16 = TrainConfig(precision="fp16")
 

@@ -22,7 +22,7 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.capacity import matches_affinity
 from kubetrain_pipelines.doctor.needs import Needs
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from support.manifests import (
     EVERY_SETTING,
     IDENTITY,

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting import mlflow_client, mlflow_log
 from kubetrain_trainer.reporting.metrics_log import MetricsLog
 from kubetrain_trainer.reporting.mlflow_client import LoggedRun
 from kubetrain_trainer.reporting.mlflow_log import MlflowLog, Target, find_target, log_to_mlflow
+from kubetrain_trainer.settings.config import TrainConfig
 from support.certificates import Authority
 from support.mlflow import strange_server
 from support.prometheus import wait_until

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import TransientFailure
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import StopSignal
 
 FIRST, SECOND = (ProcessRole(rank=rank, world_size=2) for rank in (0, 1))

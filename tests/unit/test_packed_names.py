@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import ImageFolder, PackedNames
+from kubetrain_trainer.settings.config import TrainConfig
 
 NAMES = ["/data/a/1.png", "", "/data/ü/\udcff.png", "/data/b/\U0001f3d6.png"]
 

@@ -11,8 +11,8 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
 from kubetrain_pipelines.local_run.storage import with_local_uris
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.settings.config import TrainConfig
 
 PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="versions/d/data")
 

@@ -7,9 +7,9 @@ import pytest
 
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.shard_cache import VARIABLE
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import kubetrain
 
 CACHE = {"data": "tar_shards", "data_access": "cache", "cache_gb": 50}

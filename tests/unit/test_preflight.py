@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.processes.preflight import (
     LINK_BYTES,
@@ -20,6 +18,8 @@ from kubetrain_trainer.processes.preflight import (
     warnings,
 )
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config_checks import check_framework
 
 GPU = Examined(rank=0, node="", device="H200", product_seconds=0.001, is_exact=True, link_seconds={})
 

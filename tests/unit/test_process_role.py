@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.processes.process_role import ProcessRole, check_gpus, tensorflow_role, torchrun_role
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def test_torchruns_variables() -> None:

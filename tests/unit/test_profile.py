@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.reporting.profile import Profile
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def recorded(folder: Path, steps: range, rank: int = 0, wanted: str = "3:5") -> list[str]:

@@ -11,8 +11,8 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.cli.main import kubetrain
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.model_names import KERAS, TORCHVISION
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import KERAS, TORCHVISION
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

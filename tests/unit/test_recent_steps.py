@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.loop.recent_steps import FIRST_FACTOR, MAX_SKIPPED, NotFinite, RecentSteps
+from kubetrain_trainer.settings.config import TrainConfig
 from support.training import FakeGroup
 
 PROCESSES = 2

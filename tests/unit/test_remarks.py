@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.remarks import remarks
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.remarks import remarks
 
 
 def said(settings: dict[str, Any], *, peak_rate: float = 0.1, **own: object) -> list[str]:

@@ -17,11 +17,11 @@ from kubetrain_components.evaluate_model.findings import (
 )
 from kubetrain_components.evaluate_model.plots import curves
 from kubetrain_components.evaluate_model.report import slow_processes, training_report
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.models.evaluation_record import ClassPredictions
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.time_spent import TimeSpent
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def test_a_metrics_name_is_text_and_never_markup() -> None:

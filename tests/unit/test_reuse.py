@@ -12,8 +12,8 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.admission import check_model_store
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.reuse import image_job, image_job_is_needed, model_to_reuse
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.settings.config import TrainConfig
 from support.faulty_s3 import FaultyS3, ignores_conditions, refused
 
 IMAGE = "registry.example.com/trainer@sha256:" + "1" * 64

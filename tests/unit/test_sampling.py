@@ -4,12 +4,12 @@ from itertools import chain
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.data.sampling import SamplePlan, check_sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.data.stream_plan import remaining_batches, stream_plan
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.settings.config import TrainConfig
 from support.training import FakeGroup
 
 

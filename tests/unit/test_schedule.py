@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.loop.schedule import averaging_decay, peak_rate, rate_factor
+from kubetrain_trainer.settings.config import TrainConfig
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 STEPS_PER_EPOCH = 100

@@ -12,8 +12,8 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.shapes import REQUIRED, SHAPES, TEXTS
 from kubetrain_pipelines.doctor.capacity import judge_nodes
 from kubetrain_pipelines.doctor.needs import Needs
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 from support.manifests import IMAGE, batch, elastic, indexed, pytorch, tensorflow, trainjob
 
 SCALARS = [5, 1.5, -1, 10**400, "x", "", "1e999999999", True, None]

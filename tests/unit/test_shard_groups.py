@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, StoredShard
 from kubetrain_trainer.data.shard_groups import CachedShards, ShardGroups
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 
 SAMPLES = [30, 10, 50, 20, 40, 30, 20, 60, 10, 30]
 SIZE = sum(SAMPLES)

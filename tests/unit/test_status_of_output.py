@@ -6,10 +6,10 @@ import pytest
 
 from kubetrain_pipelines.local_jobs import JobGone
 from kubetrain_pipelines.status.local import read_local
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 @pytest.fixture

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data import image_folder, tar_shards
 from kubetrain_trainer.data.image_folder import list_classes, list_images
 from kubetrain_trainer.data.stored_images import source_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.model_names import check_model, image_size
 from kubetrain_trainer.models.evaluation_record import (
     MAX_ROC_POINTS,
     ClassPredictions,
@@ -23,6 +21,8 @@ from kubetrain_trainer.models.evaluation_record import (
     roc_curve,
 )
 from kubetrain_trainer.processes.import_path import load_function
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import check_model, image_size
 
 
 @pytest.mark.parametrize(

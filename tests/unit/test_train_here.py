@@ -14,10 +14,10 @@ from kubetrain_components.jobs.local.record import LocalRecord, status_of
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.train import TrainOptions, train_and_show, training_of
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 
 OPTIONS = TrainOptions(
     framework="pytorch",

@@ -18,9 +18,9 @@ from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import PROOF, launch_training
 from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
+from kubetrain_trainer.settings.config import TrainConfig
 from support.jobs import MemoryBackend
 
 

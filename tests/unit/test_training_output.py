@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, CorruptFiles, TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def begun(tmp_path: Path, run_id: str = "run", **settings: object) -> TrainingOutput:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -24,6 +23,7 @@ from kubetrain_trainer.reporting.progress_line import parse_progress
 from kubetrain_trainer.reporting.step_window import StepWindow
 from kubetrain_trainer.reporting.time_spent import CAUSES, summarize
 from kubetrain_trainer.reporting.training_report import TrainingReport
+from kubetrain_trainer.settings.config import TrainConfig
 from support.outside import sample, scrape, tensorboard_scalars
 from support.training import FakeGroup
 

@@ -10,7 +10,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 TIME = {"seconds": {"queue": 90.0, "training": 10.0}, "gpu_hours": 0.25, "cpu_hours": 1.0}
 RESULT = {"checkpoint": "step-00000120", "step": 120, "time": TIME}

@@ -25,8 +25,8 @@ from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.reasons import OTHER_MEANING, SHORT_NAMES, like_settings
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_pipelines.translate.translation import Translation
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.settings.config import TrainConfig
 from support.manifests import templates_in
 from support.translated import (
     ALIKE,

@@ -13,7 +13,7 @@ from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_messag
 PROGRAM = """
 import ctypes, signal, threading, time
 from kubetrain_trainer.processes import watchdog
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.process_role import ProcessRole
 
 watchdog.START_FACTOR = 2

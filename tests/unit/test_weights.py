@@ -15,9 +15,9 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import transfer_job
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.weights import find_weights, with_brought_weights
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.model_folder import open_model
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.termination import LOG_VARIABLE
 from support.faulty_s3 import FaultyS3, cut_short
 from support.model_files import publish

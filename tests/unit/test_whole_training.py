@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.failures import TransientFailure
 from kubetrain_trainer.loop.whole_training import begun
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def start(folder: Path, error: Exception | None = None, rank: int = 0, **settings: object) -> TrainingOutput:

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kubetrain_trainer.config import TrainConfig
     from kubetrain_trainer.models.load_model import LoadedModel, Prediction, load_model
     from kubetrain_trainer.own_code import session
     from kubetrain_trainer.processes.process_role import torchrun_role
     from kubetrain_trainer.pytorch_ddp.task import Step, Task
+    from kubetrain_trainer.settings.config import TrainConfig
     from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "config": ("TrainConfig",),
+    "settings.config": ("TrainConfig",),
     "models.load_model": ("LoadedModel", "Prediction", "load_model"),
     "processes.process_role": ("torchrun_role",),
     "pytorch_ddp.task": ("Step", "Task"),

@@ -18,10 +18,10 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import cache_variables, dataset_flags
 from kubetrain_components.run.stages import EVALUATE
-from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.entry import parse_entry
 
 STAGE = EVALUATE.name
 

@@ -17,11 +17,11 @@ from kubetrain_components.evaluate_model.findings import (
 from kubetrain_components.run.training_time import TrainingTime, describe_cost, reported_time, time_rows
 from kubetrain_components.secret_values import shareable
 from kubetrain_components.shown_values import number
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.entry import parse_entry
 from kubetrain_trainer.some_of import some_of
 
 HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}

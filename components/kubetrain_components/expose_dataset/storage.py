@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import ExposureMode, ExposureRequest
-from kubetrain_trainer.settings import Settings, setting
+from kubetrain_trainer.settings.base import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.processes.code_folder import SAFE_PATH
-from kubetrain_trainer.settings import changed_fields
+from kubetrain_trainer.settings.base import changed_fields
 
 MLFLOW_RUN = "MLFLOW_RUN_ID"
 NOT_HASHED = ("identity", "metrics_port", "avoided_nodes", "seconds_running")

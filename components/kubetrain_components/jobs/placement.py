@@ -9,7 +9,7 @@ from kubetrain_components.jobs.names import check_image, check_object_name
 from kubetrain_components.jobs.quantity import QUANTITY, amount
 from kubetrain_components.jobs.shapes import SHAPES, TEXTS, check_env, check_shape, check_texts
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings import Settings, setting
+from kubetrain_trainer.settings.base import Settings, setting
 
 OBJECTS = ("runtime_class", "priority_class", "queue", "service_account")
 QUANTITIES = ("cpu", "cpu_limit", "memory", "memory_limit", "shm_size")

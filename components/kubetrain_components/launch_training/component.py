@@ -77,7 +77,7 @@ def launch_training(
     )
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.site import this_site
-    from kubetrain_trainer.config import TrainConfig
+    from kubetrain_trainer.settings.config import TrainConfig
 
     if reused:
         reason = (

@@ -12,10 +12,10 @@ from kubetrain_components.jobs.placement import Placement, processes_in_pod
 from kubetrain_components.run.dataset_place import cache_variables, dataset_flags
 from kubetrain_components.run.parameters import check_growth
 from kubetrain_components.run.stages import TRAIN
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.entry import parse_entry
 
 STAGE = TRAIN.name
 ENVIRONMENTS = {

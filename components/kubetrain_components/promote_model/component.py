@@ -44,7 +44,7 @@ def promote_model(
     from kubetrain_components.run.published_model import read_commit
     from kubetrain_components.run.reuse import ImageVersion
     from kubetrain_components.run.site import this_site
-    from kubetrain_trainer.config import TrainConfig
+    from kubetrain_trainer.settings.config import TrainConfig
 
     site = this_site()
     with site.stage("promote_model", run_id) as stage:

@@ -12,8 +12,8 @@ from kubetrain_components.run.combined_settings import combine_settings, setting
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_components.run.transfer_container import with_cache, with_code
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def admit_run(

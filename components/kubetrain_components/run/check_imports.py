@@ -19,10 +19,10 @@ from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.model_names import is_own_code
 from kubetrain_trainer.own_code.check_imports import ERROR, WARNING
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import is_own_code
 
 STAGE = "check_imports"
 MEMORY = "2Gi"

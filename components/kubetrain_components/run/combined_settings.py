@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from kubetrain_components.jobs.placement import Placement, is_gpu
 from kubetrain_components.jobs.quantity import amount, whole_amount
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings import Settings
+from kubetrain_trainer.settings.base import Settings
 
 MLFLOW = "MLFLOW_"
 

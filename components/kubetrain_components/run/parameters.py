@@ -13,12 +13,12 @@ from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_endpoint, check_uri, is_inside
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.gate import Gate, parse_gate
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.data import image_folder, tar_shards
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, check_one_of
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.model_names import check_model, is_own_code
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config_checks import check_framework
+from kubetrain_trainer.settings.model_names import check_model, is_own_code
 
 LAYOUTS = {"image_folder": image_folder.LAYOUT, "tar_shards": tar_shards.LAYOUT}
 MAX_WORKERS = 10_000

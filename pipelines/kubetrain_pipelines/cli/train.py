@@ -37,10 +37,10 @@ from kubetrain_pipelines.cli.train_settings import STORE, check_settings, fetchi
 from kubetrain_pipelines.images import TRAINERS, image_warnings
 from kubetrain_pipelines.parse_parameters import parse_parameters, secret_remarks
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
-from kubetrain_trainer.config import CHANGEABLE, TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
 
 PIPELINE = "train"
 VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")

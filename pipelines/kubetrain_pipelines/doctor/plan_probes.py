@@ -19,7 +19,7 @@ from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.pod_program import CA_OF_STEPS
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.model_names import is_own_code
+from kubetrain_trainer.settings.model_names import is_own_code
 
 
 def plan_probes(

@@ -32,8 +32,8 @@ from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.check_imports import import_job
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.settings.config import TrainConfig
 
 Say = Callable[[str], None]
 Outcome = Mapping[str, str] | KubetrainError

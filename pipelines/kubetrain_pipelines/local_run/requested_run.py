@@ -14,8 +14,8 @@ from kubetrain_pipelines.parse_parameters import parse_parameters, read_paramete
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import progress_view
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def run_requested(

@@ -22,10 +22,10 @@ from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_sta
 from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_uris
 from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.code_folder import SAFE_PATH
-from kubetrain_trainer.remarks import remarks_on_entry
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.remarks import remarks_on_entry
 
 POLL_SECONDS = 0.1
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 COMMANDS = r"(mpi|xgb|paddle|jax)ReplicaSpecs\..*"
 """Pods that run the user's own program."""

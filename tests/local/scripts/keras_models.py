@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.loop.recent_steps import LossScale
@@ -23,6 +22,7 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.watchdog import Watchdog
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
 from kubetrain_trainer.tensorflow_multiworker import precision as precisions
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import Staging

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import EpochOrder, Key
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.processes.process_group import ProcessGroup
+from kubetrain_trainer.settings.config import TrainConfig
 
 Sampler = Callable[[int], Sequence[int]]
 """A function that returns the indices of an epoch's samples, in the order of their use."""

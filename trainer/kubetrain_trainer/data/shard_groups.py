@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Self
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import EpochOrder, Key, derived_seed
 from kubetrain_trainer.data.shard_cache import PARTS, ShardCache, StoredShard
+from kubetrain_trainer.settings.config import TrainConfig
 
 GROUPS_IN_CACHE = 3
 """The group that is read, the next one, and the one before, which the slowest reader may still need."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data import image_folder, tar_shards
-from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import image_size
 
 
 @dataclass(frozen=True)

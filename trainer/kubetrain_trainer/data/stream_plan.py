@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import Batch, SamplePlan
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from pathlib import Path
 from tarfile import BLOCKSIZE
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import TRAINING_SPLIT, in_dataset, missing_split
 from kubetrain_trainer.data.shard_cache import EVALUATION, TRAINING, ShardCache, cache_folder, read_stored_shards
 from kubetrain_trainer.data.shard_groups import CachedShards, ShardGroups
@@ -33,6 +32,7 @@ from kubetrain_trainer.data.shard_index import ShardIndex, read_index, scan_shar
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.model_folder import is_inside
+from kubetrain_trainer.settings.config import TrainConfig
 
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"

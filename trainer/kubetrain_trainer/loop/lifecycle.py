@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.data.stream_plan import Plan
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
@@ -24,10 +23,11 @@ from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.processes.watchdog import STORAGE_SECONDS, Watchdog
-from kubetrain_trainer.remarks import remarks_on_own_data
 from kubetrain_trainer.reporting.own_time import OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.reporting.training_report import TrainingReport
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.remarks import remarks_on_own_data
 from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.process_group import ProcessGroup
+from kubetrain_trainer.settings.config import TrainConfig
 
 FIRST_FACTOR = 2.0**16
 STEPS_TO_DOUBLE = 2000

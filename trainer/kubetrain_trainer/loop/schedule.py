@@ -2,8 +2,8 @@
 
 import math
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.settings.config import TrainConfig
 
 EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 

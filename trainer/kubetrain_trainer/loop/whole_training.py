@@ -16,9 +16,9 @@ from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.watchdog import Watchdog
-from kubetrain_trainer.remarks import remarks
 from kubetrain_trainer.reporting.time_spent import describe
 from kubetrain_trainer.reporting.training_report import TrainingReport, total_steps
+from kubetrain_trainer.settings.remarks import remarks
 
 AGroup = TypeVar("AGroup", bound=ProcessGroup)
 ATraining = TypeVar("ATraining", bound=AnyTraining)

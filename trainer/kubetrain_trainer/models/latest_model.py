@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.augmentation import PARTS
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.model_folder import ModelFolder, open_model
 from kubetrain_trainer.processes.entry_point import SENTENCE_LENGTH, Arguments
+from kubetrain_trainer.settings.augmentation import PARTS
+from kubetrain_trainer.settings.config import TrainConfig
 
 FETCHED, MODEL = "fetched.json", "model"
 OF_THIS_RUN = (

@@ -17,13 +17,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.given_images import images_among
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.model_names import is_own_code
 from kubetrain_trainer.output.image_input import with_recorded_input
 from kubetrain_trainer.output.model_folder import check_version, open_model
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import is_own_code
 
 NO_DATASET = Path("/no-dataset")
 """A folder that does not exist."""

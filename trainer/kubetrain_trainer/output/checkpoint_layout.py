@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import finite, flush_directory, flush_file, read_json, sha256_of, write_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.settings.config import TrainConfig
 
 log = logging.getLogger(__name__)
 

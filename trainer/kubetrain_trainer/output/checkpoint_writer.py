@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
 from kubetrain_trainer.output.checkpoint_layout import (
@@ -20,6 +19,7 @@ from kubetrain_trainer.output.checkpoint_layout import (
     remove_checkpoint,
 )
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import marked_as_saving
 
 TIMEOUT_SECONDS = 60.0

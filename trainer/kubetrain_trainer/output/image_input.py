@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_names import image_size, is_own_code
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import image_size, is_own_code
 
 # Channel means and standard deviations of pixels in [0, 1] that pretrained models of torchvision and Keras expect.
 MEAN = (0.485, 0.456, 0.406)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, sha256_of
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
+from kubetrain_trainer.settings.config import TrainConfig
 
 SCHEMA = "kubetrain/model/v2"
 LATEST = "latest.json"

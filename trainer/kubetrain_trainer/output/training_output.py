@@ -21,10 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.config import CHANGEABLE, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.layers import patterns_in
 from kubetrain_trainer.output.checkpoint_layout import (
     MANIFEST,
     Checkpoint,
@@ -42,6 +40,8 @@ from kubetrain_trainer.output.checkpoint_layout import (
 )
 from kubetrain_trainer.output.image_input import describe_input
 from kubetrain_trainer.output.newest_start import become_newest_start, check_is_newest_start
+from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
+from kubetrain_trainer.settings.layers import patterns_in
 from kubetrain_trainer.some_of import some_of
 from kubetrain_trainer.versions import provenance
 

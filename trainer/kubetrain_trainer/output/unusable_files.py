@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:

@@ -8,12 +8,12 @@ wrong is a warning: this pod has no GPU and no dataset, which the module may nee
 
 import argparse
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.own_code.check_script import check_entry
 from kubetrain_trainer.processes.entry_point import SENTENCE_LENGTH, run
 from kubetrain_trainer.processes.import_path import load_function
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.entry import parse_entry
 from kubetrain_trainer.termination import report_result
 
 ERROR, WARNING = "error: ", "warning: "

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kubetrain_trainer.entry import Entry
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.entry import Entry
 
 PYTHON = ("python", "python3", "torchrun")
 FLAGS = re.compile(r"-[bBdEiIOPqRsSuvx]+|-[WX].+|--[\w-]+=.*|--standalone|--run[-_]path|--virtual[-_]local[-_]rank")

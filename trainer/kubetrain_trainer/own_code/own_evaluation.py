@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry import Entry
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.models.latest_model import measure_latest
 from kubetrain_trainer.output.model_folder import ModelFolder
@@ -19,6 +17,8 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code.own_output import METRICS_FILE, Metrics, read_own_metrics, saving, write_own_evaluation
 from kubetrain_trainer.own_code.program import environment, own_entry, run_entry, run_program, with_variables
 from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.entry import Entry
 from kubetrain_trainer.termination import report_result
 
 

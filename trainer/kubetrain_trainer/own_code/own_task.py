@@ -4,9 +4,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.processes.import_path import load_function
+from kubetrain_trainer.settings.config import TrainConfig
 
 FUNCTIONS = (
     *("data", "training_data", "collate", "sampler", "loss", "training_loss"),

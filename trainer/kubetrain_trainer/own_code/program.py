@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.entry import Entry, parse_entry
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.failures import annotating_errors, own_line
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, intact_checkpoints
@@ -27,8 +26,9 @@ from kubetrain_trainer.own_code.check_script import check_program, existing_scri
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
 from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost
 from kubetrain_trainer.processes.process_role import own_role
-from kubetrain_trainer.remarks import remarks_on_entry
 from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
+from kubetrain_trainer.settings.entry import Entry, parse_entry
+from kubetrain_trainer.settings.remarks import remarks_on_entry
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.termination import end_without_teardown, report_failure, report_result
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import AT_THE_START
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
 from kubetrain_trainer.output.checkpoint_writer import remove_superseded
@@ -45,6 +44,7 @@ from kubetrain_trainer.reporting.metrics_log import MetricsLog
 from kubetrain_trainer.reporting.metrics_page import MetricsPage, serve_metrics
 from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
 from kubetrain_trainer.reporting.progress_line import format_progress
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm, mark_as_saving_until_exit
 from kubetrain_trainer.termination import end_process, report_result
 

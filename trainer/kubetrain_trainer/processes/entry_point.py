@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import explain, is_mistake, own_line
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.code_folder import enter_code_folder
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm
 from kubetrain_trainer.termination import (
     act_before_end,

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 
 Decision = TypeVar("Decision")
 MAX_TEXT_BYTES = 63

@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

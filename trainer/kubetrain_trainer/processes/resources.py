@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CPU_FACTS = Path("/proc/cpuinfo")

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.failures import FIRST_STEP
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.termination import end_process, report_failure
 
 COLLECTIVES = (

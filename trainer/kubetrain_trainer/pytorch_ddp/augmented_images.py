@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.utils.data import default_collate
 
-from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Affine, Box, Color, Drawn, draw
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import ImageFolder
 from kubetrain_trainer.data.left_out import LeftOut
 from kubetrain_trainer.data.tar_shards import TarShards
 from kubetrain_trainer.output.image_input import MEAN
 from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
+from kubetrain_trainer.settings.augmentation import NOTHING, UNCHANGED, Affine, Box, Color, Drawn, draw
+from kubetrain_trainer.settings.config import TrainConfig
 
 CHANGES: dict[Color, Callable[[Image.Image, float], Image.Image]] = {
     Color.NONE: lambda image, amount: image,

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.unusable_files import misfit_error
@@ -27,6 +26,7 @@ from kubetrain_trainer.pytorch_ddp.state_files import (
 )
 from kubetrain_trainer.pytorch_ddp.streams import Position
 from kubetrain_trainer.pytorch_ddp.structures import as_bytes, map_tensors, outline, tensors_in, to_device, with_tensors
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def state_of(

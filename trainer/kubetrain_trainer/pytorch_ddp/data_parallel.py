@@ -12,7 +12,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.precision import forward
@@ -20,6 +19,7 @@ from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.reporting.own_time import OwnTime
+from kubetrain_trainer.settings.config import TrainConfig
 
 ENGINE: Any = torch.autograd.Variable._execution_engine
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.evaluation_record import ClassPredictions, write_evaluation
@@ -32,6 +31,7 @@ from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, keep_parts_only
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training, open_loader
 from kubetrain_trainer.reporting.progress_line import format_progress
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def evaluate(arguments: Arguments) -> None:

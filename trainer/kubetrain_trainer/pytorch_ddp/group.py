@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, Stopped
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.processes.process_group import Decision, ProcessGroup, describe_start
@@ -18,6 +17,7 @@ from kubetrain_trainer.processes.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processes.resources import cpu_name, threads_of
 from kubetrain_trainer.processes.watchdog import FIRST_STEP_FACTOR, PEERS_FACTOR, STORAGE_SECONDS
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, use_tf32
+from kubetrain_trainer.settings.config import TrainConfig
 
 PATIENT_TIMEOUT = timedelta(seconds=PEERS_FACTOR * STORAGE_SECONDS)
 

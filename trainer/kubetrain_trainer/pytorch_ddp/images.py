@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
-from kubetrain_trainer.augmentation import WHOLE, Box
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.given_images import GivenImages
 from kubetrain_trainer.data.image_folder import ImageFolder, PackedNames
 from kubetrain_trainer.data.left_out import damaged_image
 from kubetrain_trainer.data.shard_index import ShardIndex
 from kubetrain_trainer.data.tar_shards import TarShards, groups_of
-from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.output.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
+from kubetrain_trainer.settings.augmentation import WHOLE, Box
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import image_size
 
 Part = Callable[[int, int], Box]
 """Returns a part of an image by its width and height."""

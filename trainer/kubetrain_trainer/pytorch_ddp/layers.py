@@ -9,8 +9,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import matching
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.settings.layers import matching
 
 
 def freeze(model: nn.Module, patterns: str) -> None:

@@ -11,9 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.given_images import check_pixels, given_images, refused_image
-from kubetrain_trainer.model_names import is_own_code
 from kubetrain_trainer.models.load_model import LoadedModel
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities
 from kubetrain_trainer.pytorch_ddp.export import load_weights
@@ -22,6 +20,8 @@ from kubetrain_trainer.pytorch_ddp.model import build_model, fill
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.pytorch_ddp.task import build_task
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import is_own_code
 
 PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 

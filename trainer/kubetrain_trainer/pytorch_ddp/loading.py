@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.data.sample_order import Key, batches_of, derived_seed, keys_of
 from kubetrain_trainer.data.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
@@ -23,6 +22,7 @@ from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.resources import cpus_each
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, to_device
+from kubetrain_trainer.settings.config import TrainConfig
 
 Collate = Callable[[list[Any]], Any]
 MAX_WORKERS_PER_PROCESS, BATCHES_AHEAD = 16, 16

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.resources import peak_operations
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
 from kubetrain_trainer.pytorch_ddp.structures import map_tensors, outline
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.settings.config import TrainConfig
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.layers import rate_factors
 from kubetrain_trainer.loop.schedule import averaging_decay, peak_rate
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.layers import rate_factors
 
 IMPLEMENTATION = ("fused", "foreach")
 """The parts of a group that are not hyperparameters. A run with another sharding may have saved others."""

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.resources import has_bf16, with_tf32
 from kubetrain_trainer.pytorch_ddp.structures import map_tensors
+from kubetrain_trainer.settings.config import TrainConfig
 
 REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

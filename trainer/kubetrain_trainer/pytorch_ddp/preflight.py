@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.nccl_transport import describe_transport, read_transport, shortfalls, version_conflict
 from kubetrain_trainer.processes.preflight import (
     LINK_BYTES,
@@ -31,6 +30,7 @@ from kubetrain_trainer.processes.resources import node_name
 from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.nccl_log import read_own_log
+from kubetrain_trainer.settings.config import TrainConfig
 
 ATTEMPTS = 3
 """The fastest counts, because anything may interrupt one of them."""

@@ -17,7 +17,6 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.layers import forwarded, layers_of
@@ -26,6 +25,7 @@ from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
 from kubetrain_trainer.pytorch_ddp.sharding import is_part, shards
 from kubetrain_trainer.pytorch_ddp.structures import as_bytes
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.settings.config import TrainConfig
 
 WITH_STATISTICS = MixedPrecisionPolicy(cast_forward_inputs=False)
 Styles = dict[nn.Module, ParallelStyle]

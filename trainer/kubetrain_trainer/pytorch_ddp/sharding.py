@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def is_sharded(config: TrainConfig, group: Group) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import Key, derived_seed
 from kubetrain_trainer.data.sampling import Sampler
 from kubetrain_trainer.data.stream_plan import StreamPlan, stream_plan
@@ -27,6 +26,7 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     seed_generators,
 )
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in
+from kubetrain_trainer.settings.config import TrainConfig
 
 Position = dict[str, Any]
 """The number of batches that were read, and what state_dict() of the data returned then."""

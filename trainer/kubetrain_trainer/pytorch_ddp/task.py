@@ -13,16 +13,16 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.data.sampling import Sampler
 from kubetrain_trainer.data.stored_images import ImageData, read_images, synthetic_images
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_names import check_model, is_import_path
 from kubetrain_trainer.own_code.own_task import build_own_task
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages, mixed_batch
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import check_model, is_import_path
 
 
 @dataclass(frozen=True, kw_only=True)

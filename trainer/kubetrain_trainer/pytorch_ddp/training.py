@@ -12,14 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import check_sampler
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
-from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
@@ -53,6 +50,9 @@ from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock, recording
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.layers import warn_of_slow_layers
+from kubetrain_trainer.settings.model_names import is_import_path
 
 log = logging.getLogger(__name__)
 AnyLoader = Loader | StreamLoader

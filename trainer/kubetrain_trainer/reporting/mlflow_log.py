@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import address_problem
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import parse_rows
 from kubetrain_trainer.reporting.mlflow_client import LoggedRun, MlflowClient, Refused, Unavailable, now_ms
-from kubetrain_trainer.settings import as_text
+from kubetrain_trainer.settings.base import as_text
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config_checks import address_problem
 from kubetrain_trainer.stop_signal import EXIT_CODE
 from kubetrain_trainer.termination import before_end
 

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Self
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 
 Recording = Callable[[Path], AbstractContextManager[None]]
 """A framework's context manager that records what happens within it, and writes the trace to this place."""

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.data.stream_plan import Plan
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
@@ -27,6 +26,7 @@ from kubetrain_trainer.reporting.time_spent import (
     WRITE_SECONDS,
     TimeSpent,
 )
+from kubetrain_trainer.settings.config import TrainConfig
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
 """The minimum training time for a warning about waiting for data, during the training and at its end. Before that,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Color, Drawn, draw
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import ImageFolder
 from kubetrain_trainer.data.left_out import LeftOut
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.data.tar_shards import TarShards
 from kubetrain_trainer.output.image_input import MEAN
+from kubetrain_trainer.settings.augmentation import NOTHING, UNCHANGED, Color, Drawn, draw
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, as_bytes, resize
 
 GRAY = np.round(255 * np.array(MEAN, np.float32))

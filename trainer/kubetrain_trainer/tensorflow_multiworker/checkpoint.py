@@ -10,13 +10,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.model_folder import listed_file
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.output.unusable_files import foreign_error, misfit_error, other_model_error, unlisted_error
 from kubetrain_trainer.processes.process_role import ProcessRole
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages
 
 STATE_FILE = "state.npz"

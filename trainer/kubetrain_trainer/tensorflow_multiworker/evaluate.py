@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.data.sample_order import batches_of
 from kubetrain_trainer.data.sampling import evaluation_indices
@@ -23,6 +22,7 @@ from kubetrain_trainer.output.model_folder import ModelFolder
 from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.reporting.progress_line import format_progress
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
 from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, load, preparation

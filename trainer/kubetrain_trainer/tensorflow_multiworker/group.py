@@ -11,12 +11,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.processes.process_group import Decision, ProcessGroup, describe_start, with_interface
 from kubetrain_trainer.processes.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processes.resources import cpu_name, threads_of
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.tensorflow_multiworker.layers import without_frozen
 from kubetrain_trainer.tensorflow_multiworker.precision import describe_precision

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.given_images import GivenImages
 from kubetrain_trainer.data.image_folder import ImageFolder
 from kubetrain_trainer.data.left_out import damaged_image
 from kubetrain_trainer.data.tar_shards import TarShards, groups_of
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.output.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import image_size
 
 JPEG, END, SCALES = b"\xff\xd8\xff", b"\xff\xd9", (1, 2, 4, 8)
 """The first and last bytes of a JPEG, and the fractions of its size as which it can be decoded."""

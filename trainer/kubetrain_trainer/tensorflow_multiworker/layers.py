@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import matching, rate_factors
+from kubetrain_trainer.settings.layers import matching, rate_factors
 
 
 def freeze(model: keras.Model, patterns: str) -> None:

@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.data.sample_order import batches_of
-from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.models.load_model import LoadedModel
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.model_names import image_size, is_own_code
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_weights
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predict, probabilities
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.processes.resources import peak_operations
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.group import Group, gpu_names
 from kubetrain_trainer.tensorflow_multiworker.loading import load, preparation
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, precision_of

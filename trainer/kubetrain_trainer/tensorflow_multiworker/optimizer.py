@@ -6,9 +6,9 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.loop.schedule import averaging_decay, peak_rate
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 
 

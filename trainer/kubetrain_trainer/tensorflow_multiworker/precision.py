@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.processes.resources import AMPERE, has_bf16, with_tf32
+from kubetrain_trainer.settings.config import TrainConfig
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.data.sampling import Sampler
 from kubetrain_trainer.data.stored_images import ImageData, read_images, synthetic_images
-from kubetrain_trainer.model_names import check_model, image_size, is_import_path
 from kubetrain_trainer.own_code.own_task import build_own_task, check_built
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config_checks import check_framework
+from kubetrain_trainer.settings.model_names import check_model, image_size, is_import_path
 from kubetrain_trainer.tensorflow_multiworker.augmented_images import AugmentedImages, batch_and_mix
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.loading import Collate, batch_samples

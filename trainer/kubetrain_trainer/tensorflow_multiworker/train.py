@@ -8,7 +8,6 @@ from functools import partial
 from itertools import tee
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.data.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.data.stream_plan import remaining_batches
 from kubetrain_trainer.loop.lifecycle import resume
@@ -18,6 +17,7 @@ from kubetrain_trainer.processes.entry_point import Arguments, run, training_arg
 from kubetrain_trainer.processes.process_role import tensorflow_role
 from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.reporting.time_spent import conclude
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.loading import keep_memory, load

@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.data.sampling import check_sampler
-from kubetrain_trainer.layers import warn_of_slow_layers
 from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
@@ -22,6 +21,7 @@ from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 from kubetrain_trainer.reporting.profile import Profile
+from kubetrain_trainer.settings.layers import warn_of_slow_layers
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, Staging, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights

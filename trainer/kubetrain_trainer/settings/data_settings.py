@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kubetrain_trainer.augmentation import RECIPES, STRONGEST, Recipe
-from kubetrain_trainer.settings import Settings, setting
+from kubetrain_trainer.settings.augmentation import RECIPES, STRONGEST, Recipe
+from kubetrain_trainer.settings.base import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.layers import patterns_in
+from kubetrain_trainer.settings.augmentation import PARTS
+from kubetrain_trainer.settings.layers import patterns_in
 
 OF_PYTORCH = (
     "sharding",

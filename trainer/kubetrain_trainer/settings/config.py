@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kubetrain_trainer.config_checks import check_together
-from kubetrain_trainer.data_settings import DataSettings
-from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.settings import setting
+from kubetrain_trainer.settings.base import setting
+from kubetrain_trainer.settings.config_checks import check_together
+from kubetrain_trainer.settings.data_settings import DataSettings
+from kubetrain_trainer.settings.entry import parse_entry
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.config_checks import OF_IMAGES
-from kubetrain_trainer.model_names import is_import_path
+from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config_checks import OF_IMAGES
+from kubetrain_trainer.settings.model_names import is_import_path
 
 UNREACHED = "the learning rate will not reach its peak"
 USED_WITH = {

@@ -8,8 +8,8 @@ input itself.
 import difflib
 import math
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.settings.config import TrainConfig
 
 TORCHVISION = (
     "alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169 "

@@ -1,0 +1,1 @@
+"""What users set for a training, declared once."""
