@@ -205,7 +205,8 @@ def test_a_launcher_divides_the_cpus_among_its_processes(tmp_path: Path) -> None
         "import os, sys\nsys.stdout.write(f\"threads {os.environ['OMP_NUM_THREADS']}\\n\")\n"
     )
     (tmp_path / "launch.py").write_text(
-        "import sys\nfrom kubetrain_trainer.processes import resources\nfrom kubetrain_trainer.pytorch_ddp.launch import launch\n"
+        "import sys\nfrom kubetrain_trainer.processes import resources\n"
+        "from kubetrain_trainer.pytorch_ddp.launch import launch\n"
         "resources.usable_cpus = lambda: 16\nsys.exit(launch(sys.argv[1:]))\n"
     )
     without_threads = ("env", "-u", "OMP_NUM_THREADS")
