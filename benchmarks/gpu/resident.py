@@ -8,7 +8,7 @@ import torchvision
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from kubetrain_trainer.pytorch_ddp.images import normalize
+from kubetrain_trainer.pytorch_ddp.images.decoded_images import normalize
 from kubetrain_trainer.pytorch_ddp.task import Task, accuracy, cross_entropy
 from kubetrain_trainer.settings.config import TrainConfig
 

@@ -20,7 +20,14 @@ WAIT_SECONDS = 300
 
 
 def command(settings: Mapping[str, Any], output: Path, data_dir: Path | None = None) -> list[str]:
-    launch = [sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", "1"]
+    launch = [
+        sys.executable,
+        "-m",
+        "kubetrain_trainer.pytorch_ddp.launching.launch",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+    ]
     program = our_program("pytorch", "train", output, data_dir or output.parent)
     return [*launch, *program, *TrainConfig.from_dict(dict(settings)).to_flags()]
 

@@ -28,7 +28,7 @@ from kubetrain_components.pack_dataset.plan import PackPlan, plan_pack, with_cop
 from kubetrain_components.pack_dataset.smaller_images import copy_images
 from kubetrain_trainer.output.image_input import DEVIATION, MEAN
 from kubetrain_trainer.processes.resources import keep_freed_memory
-from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
+from kubetrain_trainer.pytorch_ddp.images.augmented_images import mixed_batch
 from kubetrain_trainer.pytorch_ddp.loading import SeededSamples
 from kubetrain_trainer.pytorch_ddp.task import image_data
 from kubetrain_trainer.settings.config import TrainConfig

@@ -16,7 +16,7 @@ from PIL import Image
 from kubetrain_trainer.data.image_folder import ImageFolder, PackedNames
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.images import StoredImages
+from kubetrain_trainer.pytorch_ddp.images.decoded_images import StoredImages
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.settings.config import TrainConfig
 

@@ -115,7 +115,7 @@ class Running:
 @contextmanager
 def training(settings: dict[str, Any], output: Path, processes: int) -> Iterator[Running]:
     command = [
-        *(sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone"),
+        *(sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.launching.launch", "--standalone"),
         *("--nproc-per-node", str(processes), "-m", "kubetrain_trainer.pytorch_ddp.train"),
         *("--data-dir", str(output.parent), "--output-dir", str(output)),
         *TrainConfig.from_dict(settings).to_flags(),

@@ -87,6 +87,7 @@ FLOORS = {
     PIPELINES: [{"cli"}, {"doctor", "diagnose", "status"}, {"kubeflow", "local_run", "translate"}, {""}],
     TRAINER: [
         {*FRAMEWORKS, "callbacks"},
+        {"pytorch_ddp/images", "pytorch_ddp/launching", "tensorflow_multiworker/images"},
         {"loop", "own_code"},
         {"reporting", "models"},
         {"data"},
@@ -96,8 +97,8 @@ FLOORS = {
         {""},
     ],
 }
-# They choose an adapter when they are called.
-CHOOSERS = {"run/site.py", "object_store/open_store.py"}
+# They choose an adapter when they are called; a package's door imports what users ask it for.
+CHOOSERS = {"run/site.py", "object_store/open_store.py", "__init__.py"}
 
 
 def modules_of(package: str) -> list[Path]:
@@ -125,6 +126,7 @@ def foreign(modules: set[str]) -> set[str]:
 def contract() -> list[Path]:
     """The trainer's files that components import too: all but the frameworks' and the callbacks'."""
     apart = [SOURCES[TRAINER] / folder for folder in (*FRAMEWORKS, "callbacks")]
+    apart.append(SOURCES[TRAINER] / "__init__.py")
     return [path for path in modules_of(TRAINER) if not any(path.is_relative_to(folder) for folder in apart)]
 
 
@@ -178,7 +180,7 @@ def test_the_trainers_contract_is_standard_library_only(path: Path) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_folder_knows_its_framework_and_the_contract_only(framework: str) -> None:
     others = set(FRAMEWORKS) - {framework}
-    for path in (SOURCES[TRAINER] / framework).glob("*.py"):
+    for path in (SOURCES[TRAINER] / framework).rglob("*.py"):
         imported = imports_of(path)
         assert foreign(imported) <= FRAMEWORKS[framework], path
         assert not any(other in module for module in imported for other in others), path
@@ -195,11 +197,14 @@ def test_a_callback_knows_its_library_and_the_session_only(library: str) -> None
 
 def test_the_two_trainers_are_laid_out_alike() -> None:
     pytorch, tensorflow = (
-        {path.name for path in (SOURCES[TRAINER] / framework).glob("*.py")} for framework in FRAMEWORKS
+        {
+            path.relative_to(SOURCES[TRAINER] / framework).as_posix()
+            for path in (SOURCES[TRAINER] / framework).rglob("*.py")
+        }
+        for framework in FRAMEWORKS
     )
     # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither.
-    of_torchrun = {"launch.py", "torchrun.py", "patient_agent.py", "etcd_server.py"}
-    of_torchrun |= {"other_pods.py", "nccl_log.py"}  # NCCL logs to files of torchrun's
+    of_torchrun = {name for name in pytorch if name.startswith("launching/")}
     of_torchrun |= {"preflight.py"}  # TensorFlow's processes only exchange what a strategy does
     of_loading = {"loading_processes.py", "sendable.py", "streams.py", "device_batches.py"}
     of_models = {"data_parallel.py", "structures.py"}  # Keras and tf.nest do this

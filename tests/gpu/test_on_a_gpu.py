@@ -7,7 +7,7 @@ from torch import nn
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.group import choose_device
-from kubetrain_trainer.pytorch_ddp.images import normalize
+from kubetrain_trainer.pytorch_ddp.images.decoded_images import normalize
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, forward
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.timing import GpuClock

@@ -101,7 +101,7 @@ def test_validation_sees_images_as_they_are(pictures: Path) -> None:
 def test_images_are_resized_as_by_pillow(size: tuple[int, int]) -> None:
     from PIL import Image
 
-    from kubetrain_trainer.pytorch_ddp.images import fit_image
+    from kubetrain_trainer.pytorch_ddp.images.decoded_images import fit_image
 
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
     scale = 64 / min(size)
@@ -116,7 +116,7 @@ def test_evaluation_may_see_only_the_center(tmp_path: Path) -> None:
     from PIL import Image
 
     from kubetrain_trainer.output.image_input import describe_input, with_recorded_input
-    from kubetrain_trainer.pytorch_ddp.images import fit_image
+    from kubetrain_trainer.pytorch_ddp.images.decoded_images import fit_image
 
     config = TrainConfig(image_size=80, evaluation_crop=0.8)
     image = Image.fromarray(np.indices((100, 100)).sum(0).astype(np.uint8)).convert("RGB")
@@ -135,7 +135,7 @@ def test_a_large_photograph_is_decoded_at_a_smaller_scale(tmp_path: Path) -> Non
     from PIL import Image
 
     from kubetrain_trainer.data.given_images import GivenImages
-    from kubetrain_trainer.pytorch_ddp.images import StoredImages
+    from kubetrain_trainer.pytorch_ddp.images.decoded_images import StoredImages
 
     photograph = Image.linear_gradient("L").resize((2000, 1500)).convert("RGB")
     photograph.save(tmp_path / "photo.jpg", quality=95)
@@ -169,7 +169,7 @@ import tensorflow as tf
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.image_input import THUMBNAIL_PIXELS
-from kubetrain_trainer.tensorflow_multiworker.images import decode, for_shorter_side
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import decode, for_shorter_side
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task, cross_entropy
 

@@ -142,7 +142,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages
+from kubetrain_trainer.pytorch_ddp.images.augmented_images import AugmentedImages
 from kubetrain_trainer.pytorch_ddp.task import build_task
 from kubetrain_trainer.data.tar_shards import list_images
 
@@ -193,7 +193,7 @@ def test_a_training_resumed_by_another_number_of_processes_reads_the_samples_tha
 @contextmanager
 def trainer(framework: str, processes: int, data: Path, folder: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
     """Start a training whose processes are killed at the end of the block."""
-    launch = ("-m", "kubetrain_trainer.pytorch_ddp.launch", "--nproc-per-node", str(processes))
+    launch = ("-m", "kubetrain_trainer.pytorch_ddp.launching.launch", "--nproc-per-node", str(processes))
     program = {
         "pytorch": (*launch, "-m", "kubetrain_trainer.pytorch_ddp.train"),
         "tensorflow": ("-m", "kubetrain_trainer.tensorflow_multiworker.train"),

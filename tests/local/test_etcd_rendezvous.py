@@ -22,7 +22,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.output.training_output import TrainingOutput
-from kubetrain_trainer.pytorch_ddp.etcd_server import await_etcd
+from kubetrain_trainer.pytorch_ddp.launching.etcd_server import await_etcd
 from kubetrain_trainer.settings.config import TrainConfig
 from support.certificates import Authority
 from support.cli import read_until
@@ -70,7 +70,7 @@ def meet(tmp_path: Path) -> Iterator[Start]:
     def start(
         what: str, endpoint: str, instance: str = "0a", min_workers: int = 2, pods: int = 2, **settings: Any
     ) -> list["subprocess.Popen[str]"]:
-        flags = ("-m", "kubetrain_trainer.pytorch_ddp.launch", script, what)
+        flags = ("-m", "kubetrain_trainer.pytorch_ddp.launching.launch", script, what)
         job = training(tmp_path, tmp_path, endpoint, min_workers, max_restarts=0, **settings)
         new = [
             start_python(*flags, cwd=tmp_path, **each, **termination_log(tmp_path, index))

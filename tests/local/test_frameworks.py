@@ -115,7 +115,7 @@ class TestPyTorch:
     def test_16_bit_gray_is_scaled(self) -> None:
         from PIL import Image
 
-        from kubetrain_trainer.pytorch_ddp.images import eight_bits
+        from kubetrain_trainer.pytorch_ddp.images.decoded_images import eight_bits
 
         levels = np.array([[0, 255, 256, 1000, 65535]])
         for kind in ("<u2", ">u2"):
@@ -508,7 +508,7 @@ from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, ShardUnavai
 from kubetrain_trainer.data.shard_groups import CachedShards
 from kubetrain_trainer.data.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.task import image_data
-from kubetrain_trainer.tensorflow_multiworker.images import StoredImages, as_bytes
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import StoredImages, as_bytes
 from kubetrain_trainer.data.sample_order import keys_of
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
@@ -599,7 +599,7 @@ np.testing.assert_array_equal(centers.load(0)[0], whole[0][4:12, 4:12])
 
 from random import Random
 from kubetrain_trainer.settings.augmentation import Recipe, draw
-from kubetrain_trainer.tensorflow_multiworker.augmented_images import cropped_part
+from kubetrain_trainer.tensorflow_multiworker.images.augmented_images import cropped_part
 for seed in range(300):
     drawn = tf.constant(draw(Recipe(crop_area=0.08), Random(seed)).crop, tf.float32)
     top, left, height, width = cropped_part(tf.constant([3, 3]), drawn).numpy().tolist()

@@ -13,10 +13,10 @@ import tensorflow as tf
 from PIL import Image
 
 from kubetrain_trainer.settings.augmentation import Color
-from kubetrain_trainer.pytorch_ddp.augmented_images import CHANGES
-from kubetrain_trainer.tensorflow_multiworker.augmented_images import GRAY, erase, move
-from kubetrain_trainer.tensorflow_multiworker.augmented_images import recolor
-from kubetrain_trainer.tensorflow_multiworker.images import resize
+from kubetrain_trainer.pytorch_ddp.images.augmented_images import CHANGES
+from kubetrain_trainer.tensorflow_multiworker.images.augmented_images import GRAY, erase, move
+from kubetrain_trainer.tensorflow_multiworker.images.augmented_images import recolor
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import resize
 
 random = np.random.default_rng(0)
 
@@ -69,8 +69,8 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from kubetrain_trainer.tensorflow_multiworker.augmented_images import cropped_part
-from kubetrain_trainer.tensorflow_multiworker.images import cut, decode, for_shorter_side
+from kubetrain_trainer.tensorflow_multiworker.images.augmented_images import cropped_part
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import cut, decode, for_shorter_side
 
 random = np.random.default_rng(0)
 

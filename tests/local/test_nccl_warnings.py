@@ -14,7 +14,14 @@ WARNING = "NCCL WARN Bootstrap : no socket interface found"
 def launched(folder: Path, program: str, **environment: str) -> str:
     """Return what a pod prints whose process finds no interface for NCCL."""
     (folder / "program.py").write_text(program)
-    launch = ("-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", 1, "program.py")
+    launch = (
+        "-m",
+        "kubetrain_trainer.pytorch_ddp.launching.launch",
+        "--standalone",
+        "--nproc-per-node",
+        1,
+        "program.py",
+    )
     (folder / "tmp").mkdir()
     process = start_python(*launch, cwd=folder, NCCL_SOCKET_IFNAME="eth7", TMPDIR=str(folder / "tmp"), **environment)
     printed, _ = process.communicate(timeout=170)

@@ -56,7 +56,7 @@ def build(config, data_dir):
 """
 HASTY_LAUNCH = """
 import sys
-from kubetrain_trainer.pytorch_ddp import launch, patient_agent
+from kubetrain_trainer.pytorch_ddp.launching import launch, patient_agent
 from kubetrain_trainer.termination import end_process
 
 patient_agent.TIMEOUT_SECONDS = 2
@@ -114,7 +114,7 @@ def test_a_process_that_saves_is_waited_for_and_one_that_hangs_is_killed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from kubetrain_trainer.pytorch_ddp import patient_agent
+    from kubetrain_trainer.pytorch_ddp.launching import patient_agent
 
     def saved() -> None:
         (marks.parent / "saved").touch()

@@ -14,7 +14,7 @@ from support.tiers import ONE_IN_CI
 
 pytestmark = pytest.mark.slow
 TRAIN = ("--data-dir", ".", "--output-dir", "output", "--metrics-port", "0")
-LAUNCHER = ("-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", "2")
+LAUNCHER = ("-m", "kubetrain_trainer.pytorch_ddp.launching.launch", "--standalone", "--nproc-per-node", "2")
 SHORT_START = (
     "from kubetrain_trainer.processes import watchdog\nwatchdog.START_FACTOR = 2\nwatchdog.BACKSTOP_SECONDS = 1\n"
 )

@@ -171,7 +171,7 @@ def test_processes_that_load_samples_still_serve_the_last_steps(tmp_path: Path) 
     """torchrun sends the signal to them as well."""
     (tmp_path / "termination-message").touch()
     launcher = start_python(
-        *("-u", "-m", "kubetrain_trainer.pytorch_ddp.launch", "-m", "kubetrain_trainer.pytorch_ddp.train"),
+        *("-u", "-m", "kubetrain_trainer.pytorch_ddp.launching.launch", "-m", "kubetrain_trainer.pytorch_ddp.train"),
         *("--data-dir", ".", "--output-dir", "output", "--data", "synthetic", "--metrics-port", 0),
         *("--epochs", 1000, "--log-every", 10, "--loader-workers", 2),
         cwd=tmp_path,
@@ -194,7 +194,7 @@ def test_processes_that_load_samples_still_serve_the_last_steps(tmp_path: Path) 
 )
 def test_a_launcher_exits_with_the_code_of_its_process(worker: str, exit_code: int, line: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(f"import os, signal, sys\n{worker}\n")
-    launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
+    launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launching.launch", "worker.py", cwd=tmp_path)
     log, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == exit_code
     assert log.splitlines() == [line]
@@ -206,7 +206,7 @@ def test_a_launcher_divides_the_cpus_among_its_processes(tmp_path: Path) -> None
     )
     (tmp_path / "launch.py").write_text(
         "import sys\nfrom kubetrain_trainer.processes import resources\n"
-        "from kubetrain_trainer.pytorch_ddp.launch import launch\n"
+        "from kubetrain_trainer.pytorch_ddp.launching.launch import launch\n"
         "resources.usable_cpus = lambda: 16\nsys.exit(launch(sys.argv[1:]))\n"
     )
     without_threads = ("env", "-u", "OMP_NUM_THREADS")
@@ -222,7 +222,7 @@ def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> 
         "print('ready', flush=True)\n"
         "time.sleep(60)\n"
     )
-    launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
+    launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launching.launch", "worker.py", cwd=tmp_path)
     read_until(launcher, "ready")
     for _ in range(2):  # after a second signal it still waits
         launcher.send_signal(signal.SIGTERM)
@@ -236,8 +236,8 @@ def test_a_launcher_hears_a_signal_that_arrives_in_a_finalizer(tmp_path: Path) -
     (tmp_path / "worker.py").write_text("import time\ntime.sleep(60)\n")
     (tmp_path / "launch.py").write_text(
         "import signal, sys\n"
-        "from kubetrain_trainer.pytorch_ddp.patient_agent import LocalElasticAgent\n"
-        "from kubetrain_trainer.pytorch_ddp.torchrun import run_processes\n"
+        "from kubetrain_trainer.pytorch_ddp.launching.patient_agent import LocalElasticAgent\n"
+        "from kubetrain_trainer.pytorch_ddp.launching.torchrun import run_processes\n"
         "class Connection:\n    def __del__(self):\n        signal.raise_signal(signal.SIGTERM)\n"
         "monitor = LocalElasticAgent._monitor_workers\n"
         "def monitor_and_close(*arguments):\n    Connection()\n    return monitor(*arguments)\n"
@@ -267,7 +267,7 @@ time.sleep(300)
 def meet(folder: Path, endpoint: str, conf: str, worker: str) -> "subprocess.Popen[str]":
     (folder / "worker.py").write_text(worker)
     rendezvous = ("--nnodes", "2:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
-    return start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", *rendezvous, "worker.py", cwd=folder)
+    return start_python("-m", "kubetrain_trainer.pytorch_ddp.launching.launch", *rendezvous, "worker.py", cwd=folder)
 
 
 def test_a_launcher_that_lost_the_others_waits_for_a_save_when_it_is_stopped(tmp_path: Path) -> None:

@@ -65,8 +65,12 @@ def training(framework: str, entry: dict[str, Any], **changes: Any) -> TrainingJ
 @pytest.mark.parametrize(
     ("framework", "entry", "programs"),
     [
-        ("pytorch", {}, ["kubetrain_trainer.pytorch_ddp.launch", "kubetrain_trainer.pytorch_ddp.train"]),
-        ("pytorch", SCRIPT, ["kubetrain_trainer.pytorch_ddp.launch", "kubetrain_trainer.pytorch_ddp.own_code"]),
+        ("pytorch", {}, ["kubetrain_trainer.pytorch_ddp.launching.launch", "kubetrain_trainer.pytorch_ddp.train"]),
+        (
+            "pytorch",
+            SCRIPT,
+            ["kubetrain_trainer.pytorch_ddp.launching.launch", "kubetrain_trainer.pytorch_ddp.own_code"],
+        ),
         ("pytorch", COMMAND, ["kubetrain_trainer.pytorch_ddp.own_code"]),
         ("tensorflow", SCRIPT, ["kubetrain_trainer.tensorflow_multiworker.own_code"]),
     ],

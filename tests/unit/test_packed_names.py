@@ -32,7 +32,7 @@ def images(tmp_path: Path) -> ImageFolder:
 
 
 def test_loading_processes_share_the_list_of_images(images: ImageFolder) -> None:
-    from kubetrain_trainer.pytorch_ddp.images import StoredImages
+    from kubetrain_trainer.pytorch_ddp.images.decoded_images import StoredImages
 
     stored = StoredImages(images, TrainConfig())
     try:

@@ -47,7 +47,7 @@ def test_each_framework_has_its_lead_role_and_launcher() -> None:
         for job in (pytorch, tensorflow)
     ]
     assert modules == [
-        ["kubetrain_trainer.pytorch_ddp.launch", "kubetrain_trainer.pytorch_ddp.train"],
+        ["kubetrain_trainer.pytorch_ddp.launching.launch", "kubetrain_trainer.pytorch_ddp.train"],
         ["kubetrain_trainer.tensorflow_multiworker.train"],
     ]
 

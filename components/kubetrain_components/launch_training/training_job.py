@@ -151,7 +151,9 @@ class TrainingJob:
     def command(self) -> tuple[str, ...]:
         package = package_of(self.framework)
         # Even one process needs a launcher, because the operator sets RANK to the rank of the node.
-        launcher = ("-m", f"{package}.launch") if self.framework == "pytorch" and not self._runs_command else ()
+        launcher = (
+            ("-m", f"{package}.launching.launch") if self.framework == "pytorch" and not self._runs_command else ()
+        )
         return (
             "python",
             *launcher,

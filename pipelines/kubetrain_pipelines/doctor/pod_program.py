@@ -92,7 +92,7 @@ def model(uri: str, endpoint: str) -> str:
 
 
 def etcd(endpoint: str, conf: str) -> str:
-    from kubetrain_trainer.pytorch_ddp.etcd_server import await_etcd
+    from kubetrain_trainer.pytorch_ddp.launching.etcd_server import await_etcd
 
     await_etcd(endpoint, conf, ETCD_SECONDS, say=lambda sentence: None)
     return f"a pod reaches etcd at {endpoint}, which serves the API v2"

@@ -15,7 +15,7 @@ from kubetrain_trainer.data.given_images import check_pixels, given_images, refu
 from kubetrain_trainer.models.load_model import LoadedModel
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities
 from kubetrain_trainer.pytorch_ddp.export import load_weights
-from kubetrain_trainer.pytorch_ddp.images import StoredImages
+from kubetrain_trainer.pytorch_ddp.images.decoded_images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model, fill
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.structures import to_device

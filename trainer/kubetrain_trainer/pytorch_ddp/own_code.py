@@ -1,6 +1,6 @@
 """Train with a script or command of your own.
 
-python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 \
+python -m kubetrain_trainer.pytorch_ddp.launching.launch --nproc-per-node 2 \
     -m kubetrain_trainer.pytorch_ddp.own_code --data-dir DATA --output-dir OUTPUT --entry '{"script": "train.py"}'
 """
 

@@ -29,7 +29,7 @@ from kubetrain_trainer.processes.process_group import with_interface
 from kubetrain_trainer.processes.resources import node_name
 from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.pytorch_ddp.group import Group
-from kubetrain_trainer.pytorch_ddp.nccl_log import read_own_log
+from kubetrain_trainer.pytorch_ddp.launching.nccl_log import read_own_log
 from kubetrain_trainer.settings.config import TrainConfig
 
 ATTEMPTS = 3

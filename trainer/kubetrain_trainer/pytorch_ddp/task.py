@@ -18,8 +18,8 @@ from kubetrain_trainer.data.sampling import Sampler
 from kubetrain_trainer.data.stored_images import ImageData, read_images, synthetic_images
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.own_code.own_task import build_own_task
-from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages, mixed_batch
-from kubetrain_trainer.pytorch_ddp.images import StoredImages
+from kubetrain_trainer.pytorch_ddp.images.augmented_images import AugmentedImages, mixed_batch
+from kubetrain_trainer.pytorch_ddp.images.decoded_images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.model_names import check_model, is_import_path

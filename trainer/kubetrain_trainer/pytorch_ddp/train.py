@@ -1,6 +1,6 @@
 """Train with DistributedDataParallel.
 
-python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 \
+python -m kubetrain_trainer.pytorch_ddp.launching.launch --nproc-per-node 2 \
     -m kubetrain_trainer.pytorch_ddp.train --data-dir DATA --output-dir OUTPUT
 """
 

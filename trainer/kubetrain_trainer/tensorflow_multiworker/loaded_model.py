@@ -16,7 +16,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.model_names import image_size, is_own_code
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_weights
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predict, probabilities
-from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision

@@ -16,7 +16,7 @@ from kubetrain_trainer.data.sample_order import Key, keys_of
 from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.resources import keep_freed_memory
-from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import IMAGES_PER_READ
 
 BATCHES_AT_ONCE = 64
 INDICES = tf.TensorSpec([None], tf.int64)

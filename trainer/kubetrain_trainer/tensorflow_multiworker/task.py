@@ -16,8 +16,8 @@ from kubetrain_trainer.own_code.own_task import build_own_task, check_built
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.config_checks import check_framework
 from kubetrain_trainer.settings.model_names import check_model, image_size, is_import_path
-from kubetrain_trainer.tensorflow_multiworker.augmented_images import AugmentedImages, batch_and_mix
-from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
+from kubetrain_trainer.tensorflow_multiworker.images.augmented_images import AugmentedImages, batch_and_mix
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.loading import Collate, batch_samples
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 

@@ -19,8 +19,14 @@ from kubetrain_trainer import stop_signal
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.resources import cpus_each
 from kubetrain_trainer.processes.watchdog import HOLDS_GIL
-from kubetrain_trainer.pytorch_ddp import etcd_server, nccl_log
-from kubetrain_trainer.pytorch_ddp.patient_agent import EtcdAgent, PatientAgent, is_late, run_alone, stopped_by
+from kubetrain_trainer.pytorch_ddp.launching import etcd_server, nccl_log
+from kubetrain_trainer.pytorch_ddp.launching.patient_agent import (
+    EtcdAgent,
+    PatientAgent,
+    is_late,
+    run_alone,
+    stopped_by,
+)
 from kubetrain_trainer.termination import clear_termination_message, report_failure
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)

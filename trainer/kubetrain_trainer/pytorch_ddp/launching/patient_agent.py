@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import AFTER_THE_END, IN_VAIN, LOST_ANOTHER, TransientFailure
 from kubetrain_trainer.output.training_output import TrainingOutput
-from kubetrain_trainer.pytorch_ddp.other_pods import OtherPods, meet_anew
+from kubetrain_trainer.pytorch_ddp.launching.other_pods import OtherPods, meet_anew
 from kubetrain_trainer.stop_signal import MARKS_VARIABLE, StopSignal, is_saving
 from kubetrain_trainer.termination import is_incurable, read_termination_message, report_incurable, report_result
 

@@ -15,7 +15,7 @@ from kubetrain_trainer.data.image_folder import ImageFolder
 from kubetrain_trainer.data.left_out import LeftOut
 from kubetrain_trainer.data.tar_shards import TarShards
 from kubetrain_trainer.output.image_input import MEAN
-from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
+from kubetrain_trainer.pytorch_ddp.images.decoded_images import StoredImages, channels_first, resize
 from kubetrain_trainer.settings.augmentation import NOTHING, UNCHANGED, Affine, Box, Color, Drawn, draw
 from kubetrain_trainer.settings.config import TrainConfig
 

@@ -16,7 +16,12 @@ from kubetrain_trainer.data.tar_shards import TarShards
 from kubetrain_trainer.output.image_input import MEAN
 from kubetrain_trainer.settings.augmentation import NOTHING, UNCHANGED, Color, Drawn, draw
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, as_bytes, resize
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import (
+    IMAGES_PER_READ,
+    StoredImages,
+    as_bytes,
+    resize,
+)
 
 GRAY = np.round(255 * np.array(MEAN, np.float32))
 """The color of pixels that no image gives, which is about zero for the model."""

@@ -1,0 +1,1 @@
+"""Starts and watches a pod's training processes by torchrun."""
