@@ -97,7 +97,7 @@ test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names
 	$(BIN)/pytest -m '$(if $(ALL),cluster,core and not thorough)' --timeout 600 --durations 20
 
 docs: $(INSTALLED) ## write docs/settings.md and docs/troubleshooting.md from their declarations
-	$(BIN)/python -m kubetrain_pipelines.settings_page > docs/settings.new
+	$(BIN)/python -m kubetrain_pipelines.definitions.settings_page > docs/settings.new
 	mv docs/settings.new docs/settings.md
 	$(BIN)/python -m kubetrain_pipelines.diagnose.page > docs/troubleshooting.new
 	mv docs/troubleshooting.new docs/troubleshooting.md

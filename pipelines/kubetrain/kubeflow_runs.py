@@ -17,8 +17,8 @@ from kubetrain_pipelines.kubeflow.run_logs import read_logs
 from kubetrain_pipelines.kubeflow.run_results import metrics_of, model_uri_of
 from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
-from kubetrain_pipelines.parse_parameters import as_pairs
-from kubetrain_pipelines.say import print_line
+from kubetrain_pipelines.requests.parse_parameters import as_pairs
+from kubetrain_pipelines.requests.say import print_line
 from kubetrain_trainer.errors import KubetrainError
 
 UI_PATH = "/pipeline"

@@ -9,8 +9,8 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule, delete_schedules
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
-from kubetrain_pipelines.parse_parameters import as_pairs
-from kubetrain_pipelines.say import print_line
+from kubetrain_pipelines.requests.parse_parameters import as_pairs
+from kubetrain_pipelines.requests.say import print_line
 
 
 class Schedule:

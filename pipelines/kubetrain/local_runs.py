@@ -12,7 +12,7 @@ from kubetrain_components.run.stages import EVALUATE
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_results
-from kubetrain_pipelines.parse_parameters import as_pairs
+from kubetrain_pipelines.requests.parse_parameters import as_pairs
 from kubetrain_trainer.errors import RunFailed
 
 

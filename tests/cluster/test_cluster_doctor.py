@@ -18,7 +18,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests.planned_run import planned_run
 from support.cli import interrupt, kubetrain, read_until, start
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, IMAGE, Bucket, as_account
 

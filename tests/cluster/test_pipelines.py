@@ -10,7 +10,7 @@ from kubetrain_components.bring_code.pack import pack_code, upload_code
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_pipelines.images import TRAINERS
+from kubetrain_pipelines.definitions.images import TRAINERS
 from support.cluster import ENDPOINT, ENDPOINT_IN_PODS, Bucket
 from support.kfp_steps import PipelineRun, StepFailed
 from support.rights import grant_launch, grant_stock_account

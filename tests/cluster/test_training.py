@@ -15,7 +15,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_pipelines.images import TRAINERS
+from kubetrain_pipelines.definitions.images import TRAINERS
 from support.cluster import Bucket, pods_job
 from support.training_cluster import CONFIG, OUTPUT, STORAGE, Cluster
 

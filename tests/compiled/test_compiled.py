@@ -14,7 +14,7 @@ import yaml
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.stages import STAGES
-from kubetrain_pipelines.compile import MAX_FILE_BYTES
+from kubetrain_pipelines.definitions.compile import MAX_FILE_BYTES
 from support.cli import kubetrain
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +185,7 @@ def test_the_stages_follow_each_other() -> None:
 
 def test_compiling_imports_no_framework() -> None:
     program = (
-        "import sys; from kubetrain_pipelines.compile import OutputFormat, compiled_pipelines as compiled; "
+        "import sys; from kubetrain_pipelines.definitions.compile import OutputFormat, compiled_pipelines as compiled; "
         "compiled(OutputFormat()); "
         "print([name for name in ('torch', 'tensorflow', 'boto3', 'kubernetes') if name in sys.modules])"
     )

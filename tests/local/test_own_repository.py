@@ -151,7 +151,7 @@ def test_errors_in_its_table_are_named(repository: Path, before: str, after: str
 
 PIPELINE = """
 from kfp import dsl
-from kubetrain_pipelines.training_stages import sync_train_evaluate_promote
+from kubetrain_pipelines.definitions.training_stages import sync_train_evaluate_promote
 
 @dsl.pipeline(name="nightly")
 def nightly():

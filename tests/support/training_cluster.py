@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_pipelines.images import TRAINERS
+from kubetrain_pipelines.definitions.images import TRAINERS
 from kubetrain_trainer.settings.config import TrainConfig
 from support.cluster import Bucket
 from support.cluster_data import sync

@@ -18,7 +18,7 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.published_model import read_commit
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines.bring_code import pack, unpacked_apart
+from kubetrain_pipelines.requests.bring_code import pack, unpacked_apart
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.processes.code_folder import VARIABLE
 

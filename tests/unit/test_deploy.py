@@ -16,7 +16,7 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
-from kubetrain_pipelines import images
+from kubetrain_pipelines.definitions import images
 from support.api_server import PODS, ApiServer
 from support.manifests import batch, command, indexed, pytorch, templates_in, tensorflow, trainjob
 

@@ -13,7 +13,7 @@ from kubetrain_components.jobs.job_state import JobHandle, Phase
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.local.record import LocalRecord, this_process
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
-from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
+from kubetrain_pipelines.jobs.local_jobs import RECORD_SCHEMA
 from kubetrain_pipelines.status.local import read_local
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import PODS, ApiServer

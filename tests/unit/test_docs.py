@@ -12,7 +12,7 @@ import yaml
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines.settings_page import page
+from kubetrain_pipelines.definitions.settings_page import page
 from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,7 +29,7 @@ def test_the_page_of_settings_is_current() -> None:
 
 def test_the_page_does_not_depend_on_docstrings() -> None:
     """Python 3.13 removes their indentation, -OO removes all of them."""
-    command = [sys.executable, "-OO", "-m", "kubetrain_pipelines.settings_page"]
+    command = [sys.executable, "-OO", "-m", "kubetrain_pipelines.definitions.settings_page"]
     path = os.pathsep.join(str(DOCS.parent / name) for name in ("pipelines", "components", "trainer"))
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert done.stdout == (DOCS / "settings.md").read_text()

@@ -37,7 +37,7 @@ from kubetrain_pipelines.doctor.launcher import judge_launcher, judge_trainer, s
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.settings.config import TrainConfig
 from support.api_server import ApiServer, answer, hang

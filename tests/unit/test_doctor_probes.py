@@ -9,10 +9,10 @@ import pytest
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines import images
+from kubetrain_pipelines.definitions import images
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Status
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests.planned_run import planned_run
 from support.api_server import PODS, ApiServer, Handler, answer
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"

@@ -35,7 +35,7 @@ from kubetrain_pipelines.doctor.finding import Status
 from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
 from kubetrain_pipelines.doctor.needs import Needs
 from kubetrain_pipelines.doctor.plan_probes import etcd_test
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import ApiServer, answer, stamp
 from support.manifests import PLAIN, elastic, indexed, pytorch, tensorflow

@@ -9,8 +9,8 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
+from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS
 from kubetrain_pipelines.local_run.storage import with_local_uris
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.settings.config import TrainConfig
 

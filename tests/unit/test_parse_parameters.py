@@ -9,11 +9,7 @@ import pytest
 
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.admission import admit_run
-from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
-from kubetrain_pipelines.local_run.requested_run import check_apply_here
-from kubetrain_pipelines.local_run.storage import local_parameters
-from kubetrain_pipelines.parse_parameters import parse_parameters
-from kubetrain_pipelines.pipeline_parameters import (
+from kubetrain_pipelines.definitions.pipeline_parameters import (
     PARAMETERS,
     PIPELINES,
     REQUIRED,
@@ -21,7 +17,11 @@ from kubetrain_pipelines.pipeline_parameters import (
     parameters_of,
     with_parameters,
 )
-from kubetrain_pipelines.planned_run import check_before_sending, planned_run
+from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.local_run.requested_run import check_apply_here
+from kubetrain_pipelines.local_run.storage import local_parameters
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters
+from kubetrain_pipelines.requests.planned_run import check_before_sending, planned_run
 from kubetrain_trainer.errors import InvalidSetting
 
 COMPILED = Path(__file__).parents[2] / "compiled"

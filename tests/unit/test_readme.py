@@ -10,7 +10,7 @@ import pytest
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.cli.main import kubetrain
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS
+from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.model_names import KERAS, TORCHVISION
 

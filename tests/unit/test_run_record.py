@@ -9,7 +9,7 @@ from rich.console import Console
 from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.summary import print_summary
-from kubetrain_pipelines.run_view import BarView, PlainView, describe_progress
+from kubetrain_pipelines.requests.run_view import BarView, PlainView, describe_progress
 from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
 
 SYNCED = {"digest": "d" * 16, "objects": 3, "downloaded": 0}

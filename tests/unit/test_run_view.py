@@ -6,7 +6,7 @@ import os
 import pytest
 from rich.console import Console
 
-from kubetrain_pipelines.run_view import BarView, PlainView, open_view
+from kubetrain_pipelines.requests.run_view import BarView, PlainView, open_view
 
 PROGRESS = {"step": "100/300", "loss": 0.0259, "samples_per_second": 4127}
 

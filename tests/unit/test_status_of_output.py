@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_pipelines.local_jobs import JobGone
+from kubetrain_pipelines.jobs.local_jobs import JobGone
 from kubetrain_pipelines.status.local import read_local
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress

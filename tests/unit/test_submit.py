@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kubetrain_pipelines.cli.runs import follow_and_show, submit_and_show
-from kubetrain_pipelines.compile import OutputFormat
+from kubetrain_pipelines.definitions.compile import OutputFormat
 from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.connection import Connection

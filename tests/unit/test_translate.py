@@ -20,7 +20,7 @@ from kubetrain_pipelines.cli.translate import report, translate_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.reasons import OTHER_MEANING, SHORT_NAMES, like_settings
 from kubetrain_pipelines.translate.torchrun import torchrun_in

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_pipelines.translate.translation import Translation
 from support.manifests import templates_in
 from support.translated import Manifest, changed, translated, unmapped

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from kubetrain_pipelines.images import COMPONENTS
+from kubetrain_pipelines.definitions.images import COMPONENTS
 
 
 @dsl.component(base_image=COMPONENTS, install_kfp_package=False)

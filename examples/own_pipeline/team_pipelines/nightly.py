@@ -2,8 +2,8 @@
 
 from kfp import dsl, kubernetes
 
-from kubetrain_pipelines.task_settings import as_step
-from kubetrain_pipelines.training_stages import sync_train_evaluate_promote
+from kubetrain_pipelines.definitions.task_settings import as_step
+from kubetrain_pipelines.definitions.training_stages import sync_train_evaluate_promote
 from team_pipelines.model_card import write_model_card
 
 NAME = "nightly"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_components import WORKSPACE
-from kubetrain_pipelines.cluster_jobs import connect_for_job
 from kubetrain_pipelines.diagnose.bundle import write_bundle
 from kubetrain_pipelines.diagnose.case import Case, Outcome
 from kubetrain_pipelines.diagnose.causes import Cause
@@ -16,11 +15,12 @@ from kubetrain_pipelines.diagnose.cluster_case import ClusterReader
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis, diagnose
 from kubetrain_pipelines.diagnose.kubeflow_case import read_kubeflow_run
 from kubetrain_pipelines.diagnose.local_case import STDIN, read_path, read_stdin
+from kubetrain_pipelines.jobs.cluster_jobs import connect_for_job
+from kubetrain_pipelines.jobs.local_jobs import RECORD
 from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
-from kubetrain_pipelines.local_jobs import RECORD
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 WIDTH = 80

@@ -14,11 +14,11 @@ from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.doctor.examine import Examination, Say
 from kubetrain_pipelines.doctor.finding import Finding, Status, cluster_missing
 from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.requests import bring_code
+from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_trainer.errors import KubetrainError
 
 PLACEHOLDERS = {"dataset_uri": "s3://placeholder/dataset", "model_uri": "s3://placeholder/model"}

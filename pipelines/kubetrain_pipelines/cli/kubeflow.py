@@ -81,7 +81,7 @@ def cancel(api: "KfpApi", run: str) -> None:
     RUN is an ID or a name.
     """
     from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
-    from kubetrain_pipelines.say import print_line
+    from kubetrain_pipelines.requests.say import print_line
 
     cancel_run(api, run, print_line)
 

@@ -57,7 +57,7 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
 
     These are the pipelines of [tool.kubetrain] in this folder's pyproject.toml, or else kubetrain's own.
     """
-    from kubetrain_pipelines.compile import OutputFormat, check_compiled, write_compiled
+    from kubetrain_pipelines.definitions.compile import OutputFormat, check_compiled, write_compiled
 
     done = [] if check else write_compiled(output, OutputFormat(**output_format))
     if check:

@@ -8,10 +8,10 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines import bring_code
-from kubetrain_pipelines.images import image_warnings
-from kubetrain_pipelines.parse_parameters import secret_remarks
-from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.definitions.images import image_warnings
+from kubetrain_pipelines.requests import bring_code
+from kubetrain_pipelines.requests.parse_parameters import secret_remarks
+from kubetrain_pipelines.requests.planned_run import planned_run
 
 NOTE_ON_AUTO = "# launcher auto takes the first that the cluster has: this is what the training operator would get."
 

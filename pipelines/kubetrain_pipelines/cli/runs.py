@@ -13,7 +13,7 @@ from kubetrain_pipelines.kubeflow.run_results import publication_of
 from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule, delete_schedules, list_schedules
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
-from kubetrain_pipelines.say import print_line
+from kubetrain_pipelines.requests.say import print_line
 from kubetrain_trainer.errors import InvalidSetting
 
 

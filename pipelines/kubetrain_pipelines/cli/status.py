@@ -12,7 +12,7 @@ from kubetrain_components import WORKSPACE
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.cli.runs import next_commands
-from kubetrain_pipelines.cluster_jobs import connect_for_job
+from kubetrain_pipelines.jobs.cluster_jobs import connect_for_job
 from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection, ConnectionOptions
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -20,7 +20,7 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
 from kubetrain_pipelines.kubeflow.run_results import publication_of
-from kubetrain_pipelines.say import Say, print_line
+from kubetrain_pipelines.requests.say import Say, print_line
 from kubetrain_pipelines.status.cluster import ClusterReader, KubeflowReader
 from kubetrain_pipelines.status.local import read_local
 from kubetrain_pipelines.status.rows import local_time, rows_of, wrapped

@@ -31,12 +31,12 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
 from kubetrain_components.run.training_time import TrainingTime, account_of
 from kubetrain_components.sync_dataset.publish import published_versions, read_version
-from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
 from kubetrain_pipelines.cli.train_settings import STORE, check_settings, fetching_code
-from kubetrain_pipelines.images import TRAINERS, image_warnings
-from kubetrain_pipelines.parse_parameters import parse_parameters, secret_remarks
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
+from kubetrain_pipelines.definitions.images import TRAINERS, image_warnings
+from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS, Parameter
+from kubetrain_pipelines.requests import bring_code, say
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_remarks
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput

@@ -22,8 +22,8 @@ from kubetrain_pipelines.cli.train import (
     run_id_of,
 )
 from kubetrain_pipelines.cli.train_settings import check_settings
-from kubetrain_pipelines.parse_parameters import parse_parameters
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS
+from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters
 from kubetrain_trainer.errors import InvalidSetting, check_one_of
 
 

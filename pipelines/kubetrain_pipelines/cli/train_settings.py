@@ -10,10 +10,10 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import with_code
-from kubetrain_pipelines import bring_code
-from kubetrain_pipelines.images import COMPONENTS
-from kubetrain_pipelines.parse_parameters import OBJECTS, read_parameters
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
+from kubetrain_pipelines.definitions.images import COMPONENTS
+from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS, Parameter
+from kubetrain_pipelines.requests import bring_code
+from kubetrain_pipelines.requests.parse_parameters import OBJECTS, read_parameters
 from kubetrain_trainer.errors import InvalidSetting
 
 STORE = [

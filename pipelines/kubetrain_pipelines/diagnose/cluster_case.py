@@ -10,8 +10,8 @@ from kubetrain_components.jobs.kubernetes.errors import BadRequest, NotFound
 from kubetrain_components.jobs.kubernetes.pod_end import container_status, restart_count, status_of
 from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.cluster_jobs import ClusterJob, ClusterJobs
 from kubetrain_pipelines.diagnose.case import Case
+from kubetrain_pipelines.jobs.cluster_jobs import ClusterJob, ClusterJobs
 
 LOG_TIMEOUT_SECONDS = 30.0
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")

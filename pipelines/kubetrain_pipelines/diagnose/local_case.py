@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
-from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
+from kubetrain_pipelines.jobs.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
 from kubetrain_pipelines.local_run.record import read_run
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting

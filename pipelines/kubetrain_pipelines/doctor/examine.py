@@ -16,7 +16,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_placement
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
-from kubetrain_pipelines import images
+from kubetrain_pipelines.definitions import images
 from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
 from kubetrain_pipelines.doctor.admission import judge_launch_step, judge_refused_launch_step, launch_step_spec
 from kubetrain_pipelines.doctor.cluster import Cluster

@@ -11,7 +11,7 @@ from kubetrain_components.jobs.kubernetes.manifests.pod_counts import max_pods, 
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.doctor import admission
-from kubetrain_pipelines.pod_resources import Amounts, resources_of
+from kubetrain_pipelines.jobs.pod_resources import Amounts, resources_of
 
 OBJECTS = {
     JobKind.PYTORCH_JOB: ("pytorchjobs.kubeflow.org",),

@@ -14,7 +14,7 @@ from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_placement
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
-from kubetrain_pipelines import images
+from kubetrain_pipelines.definitions import images
 from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.pod_program import CA_OF_STEPS

@@ -8,7 +8,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
 from kubetrain_pipelines.kubeflow.stage_state import RunState
-from kubetrain_pipelines.say import Say
+from kubetrain_pipelines.requests.say import Say
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120.0

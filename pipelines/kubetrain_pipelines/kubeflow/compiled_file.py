@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import yaml
 
-from kubetrain_pipelines.pipeline_parameters import REQUIRED, Parameter
-from kubetrain_pipelines.version_name import version_name
+from kubetrain_pipelines.definitions.pipeline_parameters import REQUIRED, Parameter
+from kubetrain_pipelines.definitions.version_name import version_name
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FOLDER = Path("compiled")

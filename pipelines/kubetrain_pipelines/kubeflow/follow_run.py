@@ -11,8 +11,8 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, Unrea
 from kubetrain_pipelines.kubeflow.run import Run, read_run
 from kubetrain_pipelines.kubeflow.run_status import check_succeeded
 from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
-from kubetrain_pipelines.run_view import RunView, progress_view
-from kubetrain_pipelines.say import Say
+from kubetrain_pipelines.requests.run_view import RunView, progress_view
+from kubetrain_pipelines.requests.say import Say
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.run_in_cluster import Progress, RunInCluster

@@ -9,7 +9,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLogs
-from kubetrain_pipelines.say import Say
+from kubetrain_pipelines.requests.say import Say
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 AROUND = re.compile(

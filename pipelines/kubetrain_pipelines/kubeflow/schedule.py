@@ -17,7 +17,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.replace_schedule import delete_schedule, replace_schedule
 from kubetrain_pipelines.kubeflow.submit import RunOptions, prepare_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger, make_trigger
-from kubetrain_pipelines.say import Say
+from kubetrain_pipelines.requests.say import Say
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_CONCURRENCY = 10

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_pipelines import bring_code
-from kubetrain_pipelines.images import image_warnings
+from kubetrain_pipelines.definitions.images import image_warnings
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.server_version import check_runs_pipeline
-from kubetrain_pipelines.parse_parameters import parse_parameters, secret_remarks
-from kubetrain_pipelines.planned_run import check_before_sending
-from kubetrain_pipelines.say import Say
+from kubetrain_pipelines.requests import bring_code
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_remarks
+from kubetrain_pipelines.requests.planned_run import check_before_sending
+from kubetrain_pipelines.requests.say import Say
 
 DEFAULT_EXPERIMENT = "Default"
 

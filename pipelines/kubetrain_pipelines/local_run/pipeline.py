@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kfp import local
 
-from kubetrain_pipelines.pipeline_parameters import function_path
+from kubetrain_pipelines.definitions.pipeline_parameters import function_path
 from kubetrain_trainer.processes.import_path import load_function
 
 

@@ -11,7 +11,7 @@ from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.events import EventReader
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
 from kubetrain_components.secret_values import shareable
-from kubetrain_pipelines.local_jobs import RECORD, RECORD_SCHEMA, read_record
+from kubetrain_pipelines.jobs.local_jobs import RECORD, RECORD_SCHEMA, read_record
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.training_output import TrainingOutput

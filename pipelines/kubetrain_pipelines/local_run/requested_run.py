@@ -6,14 +6,14 @@ from pathlib import Path
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines import bring_code, say
+from kubetrain_pipelines.definitions.pipeline_parameters import parameters_of
+from kubetrain_pipelines.definitions.project import project
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
-from kubetrain_pipelines.parse_parameters import parse_parameters, read_parameters, secret_remarks
-from kubetrain_pipelines.pipeline_parameters import parameters_of
-from kubetrain_pipelines.project import project
-from kubetrain_pipelines.run_view import progress_view
+from kubetrain_pipelines.requests import bring_code, say
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters, read_parameters, secret_remarks
+from kubetrain_pipelines.requests.run_view import progress_view
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.config import TrainConfig
 

@@ -18,10 +18,10 @@ from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
+from kubetrain_pipelines.definitions.pipeline_parameters import framework_of
 from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_start
 from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_uris
-from kubetrain_pipelines.pipeline_parameters import framework_of
-from kubetrain_pipelines.run_view import RunView
+from kubetrain_pipelines.requests.run_view import RunView
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.code_folder import SAFE_PATH
 from kubetrain_trainer.settings.config import TrainConfig

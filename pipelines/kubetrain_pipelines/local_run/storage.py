@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.events import EventLog
+from kubetrain_pipelines.definitions.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
 from kubetrain_pipelines.local_run.embedded_s3 import (
     NEEDS_DEMO,
     embedded_s3,
@@ -19,7 +20,6 @@ from kubetrain_pipelines.local_run.embedded_s3 import (
     without_user_settings,
 )
 from kubetrain_pipelines.local_run.record import RunRecord
-from kubetrain_pipelines.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"

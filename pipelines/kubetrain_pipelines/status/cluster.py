@@ -9,7 +9,7 @@ from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesEr
 from kubetrain_components.jobs.kubernetes.pod_end import seconds
 from kubetrain_components.jobs.kubernetes.state import pods_by_replica
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.cluster_jobs import ClusterJob, ClusterJobs
+from kubetrain_pipelines.jobs.cluster_jobs import ClusterJob, ClusterJobs
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster

@@ -9,9 +9,9 @@ from pathlib import Path
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.local.record import LocalRecord, ended
 from kubetrain_components.run.stages import STAGES
+from kubetrain_pipelines.jobs.local_jobs import RECORD, JobGone, jobs_in, jobs_of_run
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState
-from kubetrain_pipelines.local_jobs import RECORD, JobGone, jobs_in, jobs_of_run
 from kubetrain_pipelines.local_run.record import KILLED, StageRecord, read_run
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError

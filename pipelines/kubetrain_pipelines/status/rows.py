@@ -10,7 +10,7 @@ from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.run_view import progress_parts
+from kubetrain_pipelines.requests.run_view import progress_parts
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot
 
 WIDTH = 80

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_pipelines.kubeflow.follow_run import OUTAGE_TIMEOUT_SECONDS
-from kubetrain_pipelines.say import Say, print_line
+from kubetrain_pipelines.requests.say import Say, print_line
 from kubetrain_pipelines.status.rows import WIDTH, Row, wrapped
 from kubetrain_pipelines.status.snapshot import Snapshot
 from kubetrain_trainer.errors import KubetrainError

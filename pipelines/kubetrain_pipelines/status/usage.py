@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import has_ended, status_of
 from kubetrain_components.jobs.kubernetes.served import Resource, is_served
 from kubetrain_components.jobs.placement import is_gpu
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.pod_resources import Amounts, merged, parsed, resources_of
+from kubetrain_pipelines.jobs.pod_resources import Amounts, merged, parsed, resources_of
 
 PODS, METRICS = ("v1", "pods"), ("metrics.k8s.io/v1beta1", "pods")
 NOT_SERVED = "the cluster does not serve metrics.k8s.io: install metrics-server"

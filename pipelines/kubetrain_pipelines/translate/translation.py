@@ -11,8 +11,8 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import APPLIED
 from kubetrain_components.urls import is_placeholder
-from kubetrain_pipelines.pipeline_parameters import parameters_of
-from kubetrain_pipelines.planned_run import check_before_sending
+from kubetrain_pipelines.definitions.pipeline_parameters import parameters_of
+from kubetrain_pipelines.requests.planned_run import check_before_sending
 from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, placement_in, take_command_job, train_options
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.entry import UNKNOWN

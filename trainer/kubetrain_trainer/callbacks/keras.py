@@ -13,7 +13,8 @@ from typing import Any
 
 import keras
 
-from kubetrain_trainer.own_code import own_task, session
+from kubetrain_trainer import session
+from kubetrain_trainer.own_code import own_task
 
 WEIGHTS, EPOCH = "state.weights.h5", "epoch"
 

@@ -16,7 +16,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
-from kubetrain_trainer.own_code import session
+from kubetrain_trainer import session
 
 FILE = "lightning.ckpt"
 

@@ -17,7 +17,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from kubetrain_trainer.own_code import session
+from kubetrain_trainer import session
 
 
 class SessionCallback(TrainerCallback):

@@ -7,9 +7,8 @@ from typing import Any
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines.images import COMPONENTS, TRAINERS
-from kubetrain_pipelines.parse_parameters import parse_parameters
-from kubetrain_pipelines.pipeline_parameters import (
+from kubetrain_pipelines.definitions.images import COMPONENTS, TRAINERS
+from kubetrain_pipelines.definitions.pipeline_parameters import (
     FRAMEWORKS,
     PIPELINES,
     Parameter,
@@ -17,6 +16,7 @@ from kubetrain_pipelines.pipeline_parameters import (
     parameters_of,
     with_defaults,
 )
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters
 from kubetrain_trainer.settings.base import coerced
 
 OBJECTS = ("placement", "storage", "train_config")

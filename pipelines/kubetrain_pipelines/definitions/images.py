@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubetrain_components import IMAGE_NAME, REGISTRY
-from kubetrain_pipelines.project import project
+from kubetrain_pipelines.definitions.project import project
 from kubetrain_trainer.frameworks import PACKAGES
 
 # Constants, because KFP builds a pipeline while its module is imported.

@@ -175,7 +175,7 @@ def framework_of(pipeline: str) -> str:
 def function_path(pipeline: str) -> str:
     """Return the import path of the function that defines a pipeline."""
     name = pipeline.replace("-", "_")
-    return f"kubetrain_pipelines.{name}:{name}"
+    return f"kubetrain_pipelines.definitions.{name}:{name}"
 
 
 def parameters_of(pipeline: str) -> list[Parameter]:

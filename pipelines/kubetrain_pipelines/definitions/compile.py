@@ -13,10 +13,10 @@ from typing import Any
 from kfp.compiler import Compiler
 from kfp.compiler.compiler_utils import KubernetesManifestOptions
 
-from kubetrain_pipelines.images import image_warnings
-from kubetrain_pipelines.pipeline_parameters import PIPELINES, function_path
-from kubetrain_pipelines.project import project
-from kubetrain_pipelines.version_name import version_name
+from kubetrain_pipelines.definitions.images import image_warnings
+from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, function_path
+from kubetrain_pipelines.definitions.project import project
+from kubetrain_pipelines.definitions.version_name import version_name
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.processes.import_path import load_function

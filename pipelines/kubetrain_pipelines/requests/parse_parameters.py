@@ -10,7 +10,7 @@ from typing import Any
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.secret_values import has_secret, is_secret
-from kubetrain_pipelines.pipeline_parameters import Parameter
+from kubetrain_pipelines.definitions.pipeline_parameters import Parameter
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.base import Settings, as_text, coerced, parse_value, without_repeats
 from kubetrain_trainer.settings.config import TrainConfig

@@ -11,8 +11,8 @@ from typing import Any
 from kubetrain_components.bring_code.fetch import unpack_code
 from kubetrain_components.bring_code.pack import PackedCode, pack_code, upload_code
 from kubetrain_components.object_store.open_store import names_directory, open_store
-from kubetrain_pipelines.pipeline_parameters import Parameter
-from kubetrain_pipelines.say import Say, print_line
+from kubetrain_pipelines.definitions.pipeline_parameters import Parameter
+from kubetrain_pipelines.requests.say import Say, print_line
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.own_code.check_script import scripts_of
 from kubetrain_trainer.processes.code_folder import VARIABLE

@@ -2,8 +2,8 @@
 
 from kfp import dsl
 
-from kubetrain_pipelines.pipeline_parameters import with_parameters
-from kubetrain_pipelines.training_stages import Channel, sync_train_evaluate_promote
+from kubetrain_pipelines.definitions.pipeline_parameters import with_parameters
+from kubetrain_pipelines.definitions.training_stages import Channel, sync_train_evaluate_promote
 
 NAME = "train-tensorflow"
 

@@ -1,6 +1,6 @@
 """Generates docs/settings.md, with the default and meaning of every parameter and setting, from their declarations.
 
-python -m kubetrain_pipelines.settings_page >docs/settings.md
+python -m kubetrain_pipelines.definitions.settings_page >docs/settings.md
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines.pipeline_parameters import PIPELINES, describe, parameters_of
+from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, describe, parameters_of
 from kubetrain_trainer.settings.base import Settings, as_text
 from kubetrain_trainer.settings.config import TrainConfig
 

@@ -4,10 +4,10 @@ from kfp import dsl
 
 from kubetrain_components.run.stages import SYNC
 from kubetrain_components.sync_dataset.component import sync_dataset
-from kubetrain_pipelines import images
-from kubetrain_pipelines.pipeline_parameters import with_parameters
-from kubetrain_pipelines.task_settings import as_launcher, as_step, with_own_resources
-from kubetrain_pipelines.training_stages import Channel
+from kubetrain_pipelines.definitions import images
+from kubetrain_pipelines.definitions.pipeline_parameters import with_parameters
+from kubetrain_pipelines.definitions.task_settings import as_launcher, as_step, with_own_resources
+from kubetrain_pipelines.definitions.training_stages import Channel
 
 NAME = "sync-only"
 

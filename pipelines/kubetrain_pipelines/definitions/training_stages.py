@@ -12,9 +12,15 @@ from kubetrain_components.launch_training.component import launch_training
 from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.run.stages import COLLECT, EVALUATE, PROMOTE, SYNC, TRAIN
 from kubetrain_components.sync_dataset.component import sync_dataset
-from kubetrain_pipelines import images
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS, signature_of
-from kubetrain_pipelines.task_settings import as_launcher, as_step, with_output, with_own_resources, with_s3_secret
+from kubetrain_pipelines.definitions import images
+from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS, signature_of
+from kubetrain_pipelines.definitions.task_settings import (
+    as_launcher,
+    as_step,
+    with_output,
+    with_own_resources,
+    with_s3_secret,
+)
 from kubetrain_trainer.errors import InvalidSetting
 
 Channel = Any

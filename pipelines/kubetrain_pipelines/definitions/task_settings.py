@@ -7,7 +7,7 @@ from kfp import dsl, kubernetes
 from kubetrain_components import OUTPUT_PATH
 from kubetrain_components.jobs.annotations import KEPT_ON_ITS_NODE
 from kubetrain_components.object_store.credentials import VARIABLES
-from kubetrain_pipelines import images
+from kubetrain_pipelines.definitions import images
 
 MAX_SECONDS = 30 * 24 * 3600
 """Timeout of a pod that hangs. Jobs have shorter timeouts of their own, which report a cause."""

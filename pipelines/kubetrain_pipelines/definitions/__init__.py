@@ -1,0 +1,1 @@
+"""Defines the pipelines: their steps, parameters and images, and how they compile."""

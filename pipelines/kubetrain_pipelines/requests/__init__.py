@@ -1,0 +1,1 @@
+"""A requested run: its parameters read, planned, and told to the user."""
