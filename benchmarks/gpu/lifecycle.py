@@ -21,7 +21,6 @@ SETTINGS: dict[str, Any] = {
     "max_steps": STEPS,
     "learning_rate": 0.001,
     "precision": "fp32",
-    "tf32": False,
     "checkpoint_every": 10,
     "log_every": 1,
     "metrics_port": 0,

@@ -44,7 +44,7 @@ def measure(miniature: bool) -> Iterator[Figure]:
         yield Figure(what="… compared with the textbook script as it comes", value=as_it_comes / tf32, at_least=2.5)
         yield Figure(what="… most memory that PyTorch took", value=gpu_memory(place / "bf16"), unit="GB")
         yield images("kubetrain, precision=fp16", ours(sizes, place / "fp16", precision="fp16"))
-        yield images("kubetrain, compile=true", ours(sizes, place / "compiled", compile=True))
+        yield images("kubetrain, compile=default", ours(sizes, place / "compiled", compile="default"))
 
 
 def images(what: str, value: float, at_least: float | None = None) -> Figure:

@@ -1,4 +1,4 @@
-"""Use of the GPU by a transformer of 1.07 billion parameters with AdamW, as it comes and with compile=true."""
+"""Use of the GPU by a transformer of 1.07 billion parameters with AdamW, as it comes and with compile=default."""
 
 import statistics
 import tempfile
@@ -21,7 +21,7 @@ BATCH, UNTIMED_STEPS, STEPS = 8, 8, 30
 
 def measure(miniature: bool) -> Iterator[Figure]:
     shape = TINY if miniature else Shape()
-    for title, extra in (("as it comes", {}), ("compile=true", {"compile": True})):
+    for title, extra in (("as it comes", {}), ("compile=default", {"compile": "default"})):
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "transformer")
             with running(settings(shape, BATCH, 10 * STEPS) | extra, output) as process:

@@ -52,7 +52,7 @@ def faulty_job(cluster: Cluster, launcher: Launcher, elsewhere: int, **placement
         elsewhere: The rank that takes itself for another node's.
     """
     training = cluster.synthetic_training(epochs=1, launcher=launcher)
-    config = replace(training.config, preflight="true", avoid_bad_nodes=True)
+    config = replace(training.config, preflight="avoid")
     placed = replace(training.placement, env={"ELSEWHERE": str(elsewhere)}, **placement)
     job = replace(training, config=config, placement=placed).to_job()
     return replace(job, replicas=tuple(replace(each, command=with_program(each.command)) for each in job.replicas))
@@ -99,4 +99,4 @@ def test_without_another_node_the_job_fails_and_says_what_to_do(cluster: Cluster
     cluster.await_line(f"the job restarts without {node['name']}")
     assert failed.value.trouble is TroubleKind.UNSCHEDULABLE
     assert "didn't match Pod's node affinity" in str(failed.value)
-    assert "change node_selector, affinity, tolerations, avoid_bad_nodes or the nodes" in str(failed.value)
+    assert "change node_selector, affinity, tolerations, preflight=avoid or the nodes" in str(failed.value)

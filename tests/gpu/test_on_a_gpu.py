@@ -101,14 +101,14 @@ def test_models_compute_in_bf16_and_return_fp32() -> None:
     assert describe_precision(config, device) == "bf16 with TF32"
 
 
-@pytest.mark.parametrize("tf32", [True, False])
-def test_tf32_is_used_if_it_is_set(tf32: bool) -> None:
-    config = TrainConfig(model="digits_cnn", metrics_port=0, precision="fp32", tf32=tf32)
+@pytest.mark.parametrize("precision", ["tf32", "fp32"])
+def test_tf32_is_used_if_it_is_set(precision: str) -> None:
+    config = TrainConfig(model="digits_cnn", metrics_port=0, precision=precision)
     device = choose_device(config, ALONE)
     one, other = torch.randn(2, 512, 512, dtype=torch.float64)
     product = (one.float().to(device) @ other.float().to(device)).double().cpu()
     error = ((product - one @ other).norm() / (one @ other).norm()).item()
-    assert (1e-5 < error < 1e-2) if tf32 else error < 1e-5
+    assert (1e-5 < error < 1e-2) if precision == "tf32" else error < 1e-5
 
 
 def test_a_clock_of_the_gpu_measures_its_work_without_waiting_for_it() -> None:

@@ -90,14 +90,14 @@ def test_a_sharded_training_has_the_losses_of_a_whole_one_and_is_resumed_by_one_
 
 
 def test_a_compiled_sharded_model_learns(tmp_path: Path) -> None:
-    train(tmp_path / "run", sharding="full", compile="true")
+    train(tmp_path / "run", sharding="full", compile="default")
     first, *_, last = losses(tmp_path / "run")
     assert last < first / 2
 
 
 def test_gradients_exchanged_in_bf16_train_alike(tmp_path: Path) -> None:
     train(tmp_path / "fp32")
-    train(tmp_path / "bf16", exchange_precision="bf16")
+    train(tmp_path / "bf16", allreduce_precision="bf16")
     assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "fp32"), rel=0.05)
 
 

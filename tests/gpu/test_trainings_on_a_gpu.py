@@ -32,7 +32,7 @@ SYNTHETIC = (
     "checkpoint_every=20",
     "metrics_port=0",
 )
-COMPILED = ("compile=true", "model=torchvision:resnet18", "image_size=48", "learning_rate=0.03")
+COMPILED = ("compile=default", "model=torchvision:resnet18", "image_size=48", "learning_rate=0.03")
 """PyTorch 2.11 compiles no model that is an nn.Sequential."""
 GRAPH = re.compile(r"\[__cudagraphs\].* Recording function")
 """What PyTorch logs when it records a graph."""
@@ -104,12 +104,19 @@ def test_it_learns(settings: tuple[str, ...], tmp_path: Path) -> None:
     assert last < first / 2
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("gradient_accumulation", [1, 2])
 def test_cuda_graphs_train_alike(accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With parts, too, whose gradients add up."""
     monkeypatch.setenv("TORCH_LOGS", "+cudagraphs")
-    settings = (*SYNTHETIC, *COMPILED, f"accumulate={accumulate}", "learning_rate=0.003", "log_every=1", "max_steps=20")
+    settings = (
+        *SYNTHETIC,
+        *COMPILED,
+        f"gradient_accumulation={accumulate}",
+        "learning_rate=0.003",
+        "log_every=1",
+        "max_steps=20",
+    )
     assert not GRAPH.search(train(tmp_path / "compiled", *settings))
-    printed = train(tmp_path / "graphs", *settings, "compile_mode=reduce-overhead")
+    printed = train(tmp_path / "graphs", *settings, "compile=reduce-overhead")
     assert GRAPH.search(printed), printed
     assert losses(tmp_path / "graphs") == pytest.approx(losses(tmp_path / "compiled"), rel=0.02)

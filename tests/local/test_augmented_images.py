@@ -16,7 +16,7 @@ from kubetrain_trainer.data.sampling import plan_samples
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.settings.config import TrainConfig
 
-EVERYTHING = {"recipe": "strong", "color_jitter": 0.4, "rand_augment": 3, "rand_augment_magnitude": 20}
+EVERYTHING = {"color_jitter": 0.4, "rand_augment": 3, "rand_augment_magnitude": 20}
 IMAGES = 47
 """The last batch has an odd number of images, so that one has no other to be mixed with."""
 EPOCH = 3
@@ -38,8 +38,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(data: str = "image_folder", **changes: Any) -> dict[str, Any]:
-    return {"data": data, "image_size": 32, "batch_size": 8, "seed": 7, **EVERYTHING, **changes}
+def settings(data: str = "image_folder", recipe: str = "strong", **changes: Any) -> dict[str, Any]:
+    augmented = {"recipe": recipe, "augment": {**EVERYTHING, **changes}}
+    return {"data": data, "image_size": 32, "batch_size": 8, "seed": 7, **augmented}
 
 
 def images_of(data_dir: Path, world_size: int, start: int = 0, **changes: Any) -> dict[int, list[np.ndarray]]:

@@ -36,7 +36,7 @@ def assert_one_sentence(finished: Finished, exit_code: int, *messages: str) -> N
         (["--set", "model=keras:resnet50"], "is for tensorflow, but this run trains with pytorch"),
         (["--set", "dataset_uri=gs://bucket/x"], "dataset_uri 'gs://bucket/x' is neither s3://BUCKET/PREFIX nor"),
         (["--set", "dataset_uri="], "dataset_uri is empty"),
-        (["--set", "avoid_bad_nodes=true"], "avoid_bad_nodes is for a cluster, which has other nodes: leave it out"),
+        (["--set", "preflight=avoid"], "preflight=avoid is for a cluster, which has other nodes: leave it out"),
         (["--set", "model_uri=s3://mine/models"], "model_uri is set without dataset_uri"),
         (
             ["--pipeline", "train-tensorflow", "--set", "processes_per_worker=2"],
@@ -207,7 +207,7 @@ class TestTrain:
         ("arguments", "message"),
         [
             (("--launcher", "job"), "--launcher job applies only to a cluster: add --cluster"),
-            (("--set", "avoid_bad_nodes=true"), "avoid_bad_nodes is for a cluster, which has other nodes"),
+            (("--set", "preflight=avoid"), "preflight=avoid is for a cluster, which has other nodes"),
             (("--launcher", "operator"), "launcher is 'operator': use one of auto, training-operator, trainer, job"),
             (("--launcher", "operator", "--cluster"), "launcher is 'operator': use one of"),
         ],

@@ -112,7 +112,7 @@ def test_a_list_with_one_tensor_for_each_sample_is_split_between_them() -> None:
 
 @pytest.mark.parametrize("part", [torch.zeros(5), torch.zeros(3, 8), object()])
 def test_what_does_not_belong_to_single_samples_is_not_split(part: Any) -> None:
-    with pytest.raises(KubetrainError, match="accumulate cannot split a"):
+    with pytest.raises(KubetrainError, match="gradient_accumulation cannot split a"):
         split([NUMBERS, {"part": part}], 2, samples=8)
 
 

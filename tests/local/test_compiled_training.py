@@ -1,4 +1,4 @@
-"""Trainings with compile=true, which compile at their first step and never again."""
+"""Trainings with a compiled model, which compile at their first step and never again."""
 
 import re
 import subprocess
@@ -86,12 +86,11 @@ def train(program: list[str], settings: Mapping[str, object], folder: Path, outp
     return ended.stdout
 
 
-@pytest.mark.parametrize(("accumulate", "mode"), [(1, "default"), (3, "default"), (3, "reduce-overhead")])
-def test_nothing_is_compiled_after_the_first_step(accumulate: int, mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("accumulated", "mode"), [(1, "default"), (3, "default"), (3, "reduce-overhead")])
+def test_nothing_is_compiled_after_the_first_step(accumulated: int, mode: str, tmp_path: Path) -> None:
     """The last batch of each epoch is smaller, and so are its parts; a validation has batches of two sizes."""
     settings = {"data": "synthetic", "synthetic-samples": 71, "image-size": 8, "batch-size": 16, "epochs": 3}
-    settings |= {"compile": "true", "checkpoint-every": 3, "metrics-port": 0, "accumulate": accumulate}
-    settings |= {"compile-mode": mode}
+    settings |= {"compile": mode, "checkpoint-every": 3, "metrics-port": 0, "gradient-accumulation": accumulated}
     printed = train(["-c", COUNTING], settings, tmp_path, tmp_path / "run")
     first, *others = map(int, re.findall(r"graphs: (\d+)", printed))
     assert first >= 1
@@ -101,11 +100,11 @@ def test_nothing_is_compiled_after_the_first_step(accumulate: int, mode: str, tm
 def test_gradients_in_the_same_memory_add_up(tmp_path: Path) -> None:
     (tmp_path / "graph.py").write_text(GRAPH)
     losses = []
-    for accumulate in (1, 3):
+    for accumulated in (1, 3):
         settings = {"model": "graph:build", "batch-size": 12, "epochs": 4, "metrics-port": 0, "metric": "loss"}
-        settings |= {"learning-rate": 0.01, "compile": "true", "compile-mode": "reduce-overhead", "precision": "fp32"}
-        settings |= {"accumulate": accumulate, "lr-scaling": "none", "log-every": 1}
-        output = tmp_path / str(accumulate)
+        settings |= {"learning-rate": 0.01, "compile": "reduce-overhead", "precision": "fp32"}
+        settings |= {"gradient-accumulation": accumulated, "lr-scaling": "none", "log-every": 1}
+        output = tmp_path / str(accumulated)
         train(["graph.py"], settings, tmp_path, output)
         losses.append([row["loss"] for row in read_metrics(output / "metrics.jsonl") if "loss" in row])
     first, last = losses[0][0], losses[0][-1]

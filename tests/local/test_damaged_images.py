@@ -48,10 +48,10 @@ def train(framework: str, data: Path, output: Path, *settings: object) -> "subpr
 @pytest.mark.parametrize(
     ("framework", "settings"),
     [
-        ("pytorch", ("--loader-workers", "2", "--flip", "0.5")),
+        ("pytorch", ("--loader-workers", "2", "--augment", '{"flip": 0.5}')),
         ("pytorch", ("--data", "tar_shards")),
         ("tensorflow", ("--data", "tar_shards")),
-        ("tensorflow", ("--flip", "0.5")),
+        ("tensorflow", ("--augment", '{"flip": 0.5}')),
     ],
 )
 def test_each_is_named_once_and_another_takes_its_place(

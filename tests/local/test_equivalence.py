@@ -72,7 +72,7 @@ SETTINGS = TrainConfig(
     base_batch_size=8,
     learning_rate=0.5,
     schedule="constant",
-    momentum=0,
+    optimizer_args={"momentum": 0},
     weight_decay=0,
     clip_norm=CLIP_NORM,
     ema_decay=0.5,
@@ -108,8 +108,8 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
     (tmp_path / "points.py").write_text(TASKS[framework])
     in_two = {
         "two": {"batch_size": 4},
-        "two-in-parts": {"batch_size": 4, "accumulate": 2},
-        "two-compiled": {"batch_size": 4, "accumulate": 2, "compile": True},
+        "two-in-parts": {"batch_size": 4, "gradient_accumulation": 2},
+        "two-compiled": {"batch_size": 4, "gradient_accumulation": 2, "compile": "default"},
         "two-of-a-global-batch": {"batch_size": 2, "global_batch_size": 8},
     }
     one_process = start_group(framework, tmp_path, 1, {"one": {"batch_size": 8}})
@@ -137,7 +137,7 @@ def test_gradients_exchanged_in_bf16_lead_nearly_to_the_same_weights(tmp_path: P
     (tmp_path / "points.py").write_text(TASKS["pytorch"])
     settings = {"batch_size": 4}
     run_group(
-        start_group("pytorch", tmp_path, 2, {"fp32": settings, "bf16": {**settings, "exchange_precision": "bf16"}})
+        start_group("pytorch", tmp_path, 2, {"fp32": settings, "bf16": {**settings, "allreduce_precision": "bf16"}})
     )
     full, reduced = read_all(*(TrainingOutput(tmp_path / name) for name in ("fp32", "bf16")))
     np.testing.assert_allclose(reduced.losses, full.losses, rtol=1e-2)

@@ -254,7 +254,7 @@ class TestPyTorch:
             exchanges.append(bucket.index())
             return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
-        config = TrainConfig(data="synthetic", batch_size=6, accumulate=3)
+        config = TrainConfig(data="synthetic", batch_size=6, gradient_accumulation=3)
         arguments = Arguments(config=config, data_dir=tmp_path, output=TrainingOutput(tmp_path), dataset_digest="")
         dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
         monkeypatch.setattr(training_module, "check_same_data", lambda *_: None)  # the other process does not exist
@@ -284,7 +284,9 @@ class TestPyTorch:
             assert clip_gradients(training).item() == pytest.approx(torch.tensor(gradient).norm().item())
             assert model.weight.grad.flatten().tolist() == pytest.approx(clipped, rel=1e-4)
 
-    @pytest.mark.parametrize("settings", [{"precision": "fp16"}, {"global_batch_size": 64}, {"accumulate": 2}])
+    @pytest.mark.parametrize(
+        "settings", [{"precision": "fp16"}, {"global_batch_size": 64}, {"gradient_accumulation": 2}]
+    )
     def test_a_step_of_a_tasks_own_refuses_what_it_would_ignore(self, settings: dict[str, Any]) -> None:
         from kubetrain_trainer.pytorch_ddp.training import check_task
 
@@ -319,14 +321,14 @@ class TestPyTorch:
             "bf16": (torch.float32, 1.0),
         }
 
-    @pytest.mark.parametrize(("tf32", "expected"), [(True, "tf32"), (False, "ieee")])
-    def test_gpus_compute_in_fp32_as_the_setting_says(self, tf32: bool, expected: str) -> None:
+    @pytest.mark.parametrize(("precision", "expected"), [("auto", "tf32"), ("tf32", "tf32"), ("fp32", "ieee")])
+    def test_gpus_compute_in_fp32_as_the_setting_says(self, precision: str, expected: str) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp.precision import use_tf32
 
         backends = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn]
-        use_tf32(TrainConfig(tf32=tf32))
+        use_tf32(TrainConfig(precision=precision))
         try:
             assert [each.fp32_precision for each in backends] == [expected] * 3
         finally:
@@ -519,7 +521,7 @@ from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 
-prepare_devices(TrainConfig(tf32=False), ProcessRole())
+prepare_devices(TrainConfig(precision="fp32"), ProcessRole())
 assert not tf.config.experimental.tensor_float_32_execution_enabled()
 assert tf.config.threading.get_intra_op_parallelism_threads() == threads_of(ProcessRole())
 

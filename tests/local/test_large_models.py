@@ -98,8 +98,8 @@ def test_layers_that_are_computed_again_can_be_compiled() -> None:
 
 def test_layers_with_statistics_that_are_computed_again_cannot_be_compiled() -> None:
     task = task_of(nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))))
-    config = TrainConfig(model="own:build", compile=True, activation_checkpointing=True)
-    with pytest.raises(InvalidSetting, match="compile=true cannot be combined with activation_checkpointing=true"):
+    config = TrainConfig(model="own:build", compile="default", activation_checkpointing=True)
+    with pytest.raises(InvalidSetting, match="compile=default cannot be combined with activation_checkpointing=true"):
         check_recomputable(task, config, FakeGroup(0, list))
     check_recomputable(task_of(nn.Sequential(nn.Linear(3, 3))), config, FakeGroup(0, list))
 

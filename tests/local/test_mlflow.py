@@ -47,9 +47,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_log, "END_SECONDS", 60)
 
 
+def log_to(address: str, experiment: str, patch: pytest.MonkeyPatch) -> None:
+    """Let the processes that this test starts log to this server."""
+    patch.setenv("MLFLOW_TRACKING_URI", address)
+    patch.setenv("MLFLOW_EXPERIMENT_NAME", experiment)
+
+
 def copy_of(path: Path, address: str, run_id: str = "", **settings: Any) -> MlflowLog:
-    config = TrainConfig.from_dict({"mlflow_experiment": path.name, **settings})
-    return MlflowLog(Target(address, run_id), config, TrainingOutput(path), {})
+    environment = {"MLFLOW_EXPERIMENT_NAME": path.name}
+    return MlflowLog(Target(address, run_id), TrainConfig.from_dict(settings), TrainingOutput(path), environment)
 
 
 def only_run(server: MlflowServer, experiment: str) -> dict[str, Any]:
@@ -69,11 +75,11 @@ def assert_same_curves(server: MlflowServer, run: dict[str, Any], output: Path) 
 
 @pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_training_that_is_killed_and_resumed_is_one_run_with_each_step_once(
-    framework: str, server: MlflowServer, digits: Path, tmp_path: Path
+    framework: str, server: MlflowServer, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    log_to(server.address, framework, monkeypatch)
     arguments = [
         *("train", "--framework", framework, "--data", digits, "--output", tmp_path, "--run-id", "killed"),
-        *("--set", f"mlflow_uri={server.address}", "--set", f"mlflow_experiment={framework}"),
         *("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5", "--set", "metrics_port=0"),
     ]
     run = start(*arguments)
@@ -91,17 +97,18 @@ def test_a_training_that_is_killed_and_resumed_is_one_run_with_each_step_once(
     assert_same_curves(server, copied, tmp_path / "killed")
 
 
-def test_a_failed_training_and_its_script(server: MlflowServer, digits: Path, tmp_path: Path) -> None:
+def test_a_failed_training_and_its_script(
+    server: MlflowServer, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_to(server.address, "script", monkeypatch)
     (tmp_path / "train.py").write_text(
         WAIT_IN_SECOND_START + "from kubetrain_trainer import session\nsession.log(1, loss=0.5)\n"
         "session.log(2, loss=float('nan'), f1=0.25)\nmark.touch()\nraise ValueError('broken')\n"
     )
-    settings = {"mlflow_uri": server.address, "mlflow_experiment": "script", "metrics_port": 0}
     failed = kubetrain(
         *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "failed"),
         *("--workers", "1", "--set", f"entry={json.dumps({'script': str(tmp_path / 'train.py')})}"),
-        *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
-        *("--max-restarts", "0"),
+        *("--set", "metrics_port=0", "--max-restarts", "0"),
     )
     assert failed.exit_code == 1
     run = only_run(server, "script")
@@ -172,12 +179,13 @@ def test_any_name_of_a_metric_is_logged(quick: None, server: MlflowServer, tmp_p
 
 @pytest.mark.parametrize(("ends", "status"), [("", "FINISHED"), ("fail()", "FAILED"), ("wait()", "KILLED")])
 def test_a_command_that_logs_ends_with_its_training(
-    ends: str, status: str, server: MlflowServer, digits: Path, tmp_path: Path
+    ends: str, status: str, server: MlflowServer, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that logs knows neither whether the training succeeds, nor of a SIGTERM that ends it at once.
 
     One that fails is restarted, and ended in that second start before it logs.
     """
+    log_to(server.address, tmp_path.name, monkeypatch)
     (tmp_path / "train.py").write_text(
         WAIT_IN_SECOND_START + "import os\nfrom kubetrain_trainer import session\n"
         "def fail():\n    mark.touch()\n    sys.exit(3)\n"
@@ -189,7 +197,6 @@ def test_a_command_that_logs_ends_with_its_training(
     run = start(
         *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "own"),
         *("--workers", "1", "--set", f"entry={entry}", "--max-restarts", "0", "--set", "metrics_port=0"),
-        *("--set", f"mlflow_uri={server.address}", "--set", f"mlflow_experiment={tmp_path.name}"),
     )
     read_until(run, "[kubetrain] step=5")
     if status == "KILLED":
@@ -244,21 +251,24 @@ def test_more_than_a_request_may_hold(quick: None, server: MlflowServer, tmp_pat
     assert "a secret" not in found.values()
 
 
-def test_the_chief_alone_writes(server: MlflowServer, digits: Path, tmp_path: Path) -> None:
+def test_rank_0_alone_writes(
+    server: MlflowServer, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_to(server.address, "two", monkeypatch)
     done = kubetrain(
         *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "two"),
-        *("--set", f"mlflow_uri={server.address}", "--set", "mlflow_experiment=two", "--set", "max_steps=4"),
-        *("--set", "metrics_port=0"),
+        *("--set", "max_steps=4", "--set", "metrics_port=0"),
     )
     assert done.exit_code == 0, done.output
     assert len(server.runs("two")) == 1
     assert done.output.count("MLflow: ") == 1
 
 
-def test_a_training_without_a_server_trains(digits: Path, tmp_path: Path) -> None:
+def test_a_training_without_a_server_trains(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_to("http://127.0.0.1:1", "none", monkeypatch)
     done = kubetrain(
         *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "alone"),
-        *("--set", "mlflow_uri=http://127.0.0.1:1", "--set", "max_steps=4", "--set", "metrics_port=0"),
+        *("--set", "max_steps=4", "--set", "metrics_port=0"),
         *("--workers", "1"),
     )
     assert done.exit_code == 0, done.output

@@ -51,17 +51,22 @@ def train(**settings):
 """,
 }
 SETTINGS = {
-    "plain": {"momentum": 0.0, "weight_decay": 0.5},
-    "matrices-only": {"momentum": 0.0, "weight_decay": 0.5, "decay_norms": False},
+    "plain": {"optimizer_args": {"momentum": 0.0}, "weight_decay": 0.5},
+    "matrices-only": {"optimizer_args": {"momentum": 0.0, "decay_norms": False}, "weight_decay": 0.5},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.5},
-    "adamw-matrices-only": {"optimizer": "adamw", "weight_decay": 0.5, "decay_norms": False},
-    "layers": {"momentum": 0.0, "weight_decay": 0.5, "layer_rate": 0.5},
-    "adamw-layers": {"optimizer": "adamw", "weight_decay": 0.5, "layer_rate": 0.5, "decay_norms": False},
+    "adamw-matrices-only": {"optimizer": "adamw", "weight_decay": 0.5, "optimizer_args": {"decay_norms": False}},
+    "layers": {"optimizer_args": {"momentum": 0.0}, "weight_decay": 0.5, "layer_rate": 0.5},
+    "adamw-layers": {
+        "optimizer": "adamw",
+        "weight_decay": 0.5,
+        "layer_rate": 0.5,
+        "optimizer_args": {"decay_norms": False},
+    },
     "momentum": {"weight_decay": 0.0},
-    "nesterov": {"weight_decay": 0.0, "nesterov": True},
+    "nesterov": {"weight_decay": 0.0, "optimizer_args": {"nesterov": True}},
     "moments": {"optimizer": "adamw", "weight_decay": 0.0},
-    "betas": {"optimizer": "adamw", "weight_decay": 0.0, "beta1": 0.5, "beta2": 0.6},
-    "epsilon": {"optimizer": "adamw", "weight_decay": 0.0, "epsilon": 0.1},
+    "betas": {"optimizer": "adamw", "weight_decay": 0.0, "optimizer_args": {"beta1": 0.5, "beta2": 0.6}},
+    "epsilon": {"optimizer": "adamw", "weight_decay": 0.0, "optimizer_args": {"epsilon": 0.1}},
 }
 
 

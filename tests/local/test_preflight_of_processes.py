@@ -140,8 +140,8 @@ def test_a_device_that_others_use_too_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_training_ends_before_its_first_step_to_avoid_a_slow_node(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    chief = start(tmp_path, 0, port, *TRAIN, "--avoid-bad-nodes", "true")
-    other = start(tmp_path, 1, port, "-c", STARVED, *TRAIN[2:], "--avoid-bad-nodes", "true")
+    chief = start(tmp_path, 0, port, *TRAIN, "--preflight", "avoid")
+    other = start(tmp_path, 1, port, "-c", STARVED, *TRAIN[2:], "--preflight", "avoid")
     printed = chief.communicate(timeout=170)[0]
     assert (chief.returncode, other.wait(60)) == (1, 1), printed
     assert "slow device: rank 1 on node-1 takes " in printed, printed
@@ -155,7 +155,7 @@ def test_a_training_ends_before_its_first_step_to_avoid_a_slow_node(tmp_path: Pa
 @pytest.mark.slow
 def test_the_pods_of_an_elastic_job_do_not_restart_on_a_bad_node(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
-    settings = {"data": "synthetic", "preflight": "true", "avoid_bad_nodes": True}
+    settings = {"data": "synthetic", "preflight": "avoid"}
     command, both = elastic_workers(tmp_path, tmp_path / "output", **settings)
     program = command.index("-m", 2)
     arguments = [*command[1:program], "wrong.py", *command[program + 2 :]]

@@ -70,7 +70,7 @@ with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
     model.view = torch.nn.Buffer((torch.arange(12.0) + rank)[::2])  # with gaps in memory
     group.broadcast_statistics(model)
     assert model.view.tolist() == [0, 2, 4, 6, 8, 10]
-    assert exchanged(group, exchange_mb=2) == [2, 2]
+    assert exchanged(group, allreduce_bucket_mb=2) == [2, 2]
     assert max(exchanged(group)) == 3, "PyTorch's own choice is a first exchange of 1 MB, and later ones of up to 25"
     time.sleep(1.5 if rank == 0 else 0)  # the chief exports
 ports = iter(os.environ["PORTS"].split())
@@ -118,7 +118,7 @@ with join_group(TrainConfig(), role) as group:
     in_both = group.sum_array(kept.astype(float))
     assert set(in_both.ravel()) == {0, 1, 2}, "each process drops other units"
     assert exchanged(group) == [4]
-with join_group(TrainConfig(exchange_mb=1), role) as group:
+with join_group(TrainConfig(allreduce_bucket_mb=1), role) as group:
     assert exchanged(group) == [2, 2], "TensorFlow adds gradients until they are more than the setting"
 train_twice(train, role.rank, after_the_end=[0])  # the chief waits for nobody then
 threads = len(os.listdir("/proc/self/task"))

@@ -56,7 +56,9 @@ def build(config, data_dir):
 }
 SETTINGS = {
     "defaults": TrainConfig(),
-    "drops": TrainConfig(schedule="step", step_epochs=5, nesterov=True, clip_norm=0, layer_rate=0.8),
+    "drops": TrainConfig(
+        schedule="step", schedule_args={"epochs": 5}, optimizer_args={"nesterov": True}, clip_norm=0, layer_rate=0.8
+    ),
 }
 
 

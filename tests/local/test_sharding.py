@@ -251,7 +251,7 @@ def test_pods_that_each_compute_layers_together(processes: int, pod: str, whole:
 
 @pytest.mark.thorough
 def test_compiled_layers(whole: Path, tmp_path: Path) -> None:
-    run(tmp_path, 2, {"compiled": {"sharding": "full", "compile": True}})
+    run(tmp_path, 2, {"compiled": {"sharding": "full", "compile": "default"}})
     assert_same_training(tmp_path / "compiled", whole)
 
 
@@ -272,7 +272,7 @@ def test_a_run_may_change_how_it_is_sharded(whole: Path, tmp_path: Path) -> None
 
 @pytest.mark.thorough
 def test_a_run_with_the_default_optimizer_may_change_how_it_is_sharded(tmp_path: Path) -> None:
-    settings = {"optimizer": "sgd", "momentum": 0.9}
+    settings = {"optimizer": "sgd", "optimizer_args": {"momentum": 0.9}}
     run(tmp_path, 1, {"whole": settings})
     copy_killed_at(4, tmp_path / "whole", tmp_path / "sharded")
     run(tmp_path, 2, {"sharded": {**settings, "sharding": "full"}})

@@ -104,9 +104,12 @@ def test_what_was_drawn_once_is_drawn_again() -> None:
     [
         ({}, Recipe()),
         ({"recipe": "standard"}, Recipe(crop_area=0.25, flip=0.5)),
-        ({"recipe": "standard", "flip": 0, "erase": 0.1}, Recipe(crop_area=0.25, erase=0.1)),
-        ({"flip": 0.5}, Recipe(flip=0.5)),
-        ({"recipe": "strong", "crop_area": 1, "rand_augment": 0}, Recipe(flip=0.5, erase=0.25, mixup=0.2, cutmix=1)),
+        ({"recipe": "standard", "augment": {"flip": 0, "erase": 0.1}}, Recipe(crop_area=0.25, erase=0.1)),
+        ({"augment": {"flip": 0.5}}, Recipe(flip=0.5)),
+        (
+            {"recipe": "strong", "augment": {"crop_area": 1, "rand_augment": 0}},
+            Recipe(flip=0.5, erase=0.25, mixup=0.2, cutmix=1),
+        ),
     ],
 )
 def test_a_setting_replaces_a_part_of_the_recipe(settings: dict[str, Any], recipe: Recipe) -> None:
@@ -116,13 +119,16 @@ def test_a_setting_replaces_a_part_of_the_recipe(settings: dict[str, Any], recip
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data": "synthetic", "recipe": "standard"}, "recipe and its parts are for images from files"),
-        ({"data": "synthetic", "flip": 0.5}, "recipe and its parts are for images from files"),
-        ({"mixup": 0.2, "batch_size": 7}, "batch_size must be even, not 7, because mixup and cutmix mix two"),
-        ({"cutmix": 1, "global_batch_size": 33}, "global_batch_size must be even, not 33"),
+        ({"data": "synthetic", "recipe": "standard"}, "recipe and augment are for images from files"),
+        ({"data": "synthetic", "augment": {"flip": 0.5}}, "recipe and augment are for images from files"),
+        (
+            {"augment": {"mixup": 0.2}, "batch_size": 7},
+            "batch_size must be even, not 7, because mixup and cutmix mix two",
+        ),
+        ({"augment": {"cutmix": 1}, "global_batch_size": 33}, "global_batch_size must be even, not 33"),
         ({"recipe": "weak"}, "recipe"),
-        ({"crop_area": 2}, "crop_area"),
-        ({"crop_area": 0}, "crop_area must be at least 0.01, or -1, not 0.0"),
+        ({"augment": {"crop_area": 2}}, "augment with recipe=none: crop_area must be at most 1, not 2"),
+        ({"augment": {"crop_area": 0}}, "crop_area must be at least 0.01, not 0"),
         ({"entry": {"script": "train.py"}, "recipe": "standard"}, "recipe is for the trainer's loop: your script may"),
         ({"entry": {"script": "train.py"}, "evaluation_crop": 0.5}, "evaluation_crop is for the trainer's loop"),
         ({"entry": {"script": "train.py"}, "profile_steps": "1:2"}, "profile_steps is for the trainer's loop"),
@@ -134,7 +140,7 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> No
 
 
 def test_each_process_needs_images_to_mix() -> None:
-    config = TrainConfig(batch_size=4, mixup=0.2)
+    config = TrainConfig(batch_size=4, augment={"mixup": 0.2})
     assert all(len(batch.indices) for rank in range(3) for batch in plan_samples(5, config, 3, None).batches(0, rank))
     with pytest.raises(KubetrainError, match="has 4 samples, but 3 processes need at least 5"):
         plan_samples(4, config, 3, sampler=None)
@@ -143,7 +149,7 @@ def test_each_process_needs_images_to_mix() -> None:
 @pytest.mark.parametrize("size", [64, 65, 100, 127, 9])
 def test_pairs_are_the_same_for_any_number_of_processes(size: int) -> None:
     def pairs(world_size: int, start: int = 0) -> set[tuple[int, ...]]:
-        plan = plan_samples(size, TrainConfig(batch_size=4, mixup=0.2), world_size, sampler=None)
+        plan = plan_samples(size, TrainConfig(batch_size=4, augment={"mixup": 0.2}), world_size, sampler=None)
         shares = [batch.indices for rank in range(world_size) for batch in plan.batches(3, rank, start)]
         assert all(len(share) >= 2 for share in shares)
         return {tuple(share[first : first + 2]) for share in shares for first in range(0, len(share), 2)}

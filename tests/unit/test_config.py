@@ -2,14 +2,19 @@
 
 import argparse
 import json
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings.base import setting
-from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.augmentation import Recipe
+from kubetrain_trainer.settings.base import Settings, setting
+from kubetrain_trainer.settings.config import GROUPS, TrainConfig
 from kubetrain_trainer.settings.config_checks import check_framework
+from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
+from kubetrain_trainer.settings.schedule_args import SCHEDULES
 
 
 def from_flags(*flags: str) -> TrainConfig:
@@ -57,23 +62,33 @@ def test_an_added_setting_changes_no_digest() -> None:
     assert Later(epochs=3, added=1).digest != TrainConfig(epochs=3).digest
 
 
-SHARDED_GRAPHS = "compile_mode=reduce-overhead needs sharding=none, under which weights keep their place in memory"
+SHARDED_GRAPHS = "compile=reduce-overhead needs sharding=none, under which weights keep their place in memory"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"epoch": 3}, "unknown setting 'epoch': did you mean 'epochs'?"),
-        ({"compile_mode": "max-autotune"}, "compile_mode=max-autotune needs compile=true"),
-        ({"compile": True, "compile_mode": "reduce-overhead", "sharding": "full"}, SHARDED_GRAPHS),
+        ({"compile": "reduce-overhead", "sharding": "full"}, SHARDED_GRAPHS),
         ({"epochs": "three"}, "epochs must be a whole number, not 'three'"),
         ({"epochs": 2.5}, "epochs must be a whole number, not 2.5"),
         ({"epochs": True}, "epochs must be a whole number, not True"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"learning_rate": 0}, "learning_rate must be above 0, not 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be a number, not nan"),
-        ({"momentum": 1}, "momentum must be at most 0.999999, not 1"),
-        ({"mixup": -0.1}, "mixup must be at least 0, or -1, not -0.1"),
+        (
+            {"optimizer_args": {"momentum": 1}},
+            "optimizer_args with optimizer=sgd: momentum must be at most 0.999999, not 1",
+        ),
+        (
+            {"optimizer_args": {"beta1": 0.8}},
+            "optimizer_args with optimizer=sgd: unknown setting 'beta1': valid names: decay_norms, momentum, nesterov",
+        ),
+        (
+            {"schedule": "constant", "schedule_args": {"epochs": 1}},
+            "schedule_args with schedule=constant: unknown setting 'epochs': it has none",
+        ),
+        ({"augment": {"mixup": -0.1}}, "augment with recipe=none: mixup must be at least 0, not -0.1"),
         ({"freeze": ","}, "freeze is ',', which names nothing: give names of layers, or leave it out"),
         ({"seed": 2**32}, "seed must be at most 4294967295, not 4294967296"),
         ({"resume_from": "../other"}, "resume_from must be the id of another run, not the path '../other'"),
@@ -130,8 +145,38 @@ def test_the_metric_must_be_one_that_the_task_measures() -> None:
         TrainConfig().check_metric([])
 
 
-def test_tensorflow_exchanges_gradients_as_they_are_computed() -> None:
-    config = TrainConfig(exchange_precision="bf16")
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"allreduce_precision": "bf16"}, "allreduce_precision=bf16"),
+        ({"compile": "reduce-overhead"}, "compile=reduce-overhead"),
+        ({"loader_workers": 4}, "loader_workers"),
+        ({"weights_format": "safetensors"}, "weights_format"),
+    ],
+)
+def test_what_only_pytorch_has_is_refused_by_tensorflow(settings: dict[str, Any], named: str) -> None:
+    config = TrainConfig.from_dict(settings)
     check_framework("pytorch", config)
-    with pytest.raises(InvalidSetting, match="exchange_precision must be fp32: TensorFlow exchanges"):
+    with pytest.raises(InvalidSetting, match=f"^{named} is for PyTorch: this training uses TensorFlow$"):
         check_framework("tensorflow", config)
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, Recipe, *OPTIMIZERS.values(), *SCHEDULES.values()])
+def test_a_meaning_leaves_to_the_declaration_when_a_setting_applies(kind: type[Settings]) -> None:
+    for name in kind.names():
+        meaning = kind.declared(name)["meaning"]
+        assert not re.match(r"\(?(PyTorch|TensorFlow)\b|\w+=\w+:", meaning), f"{name}: give `only` or `used_with`"
+
+
+def test_a_declaration_names_settings_and_values_that_exist() -> None:
+    for name in TrainConfig.names():
+        declared = TrainConfig.declared(name)
+        other, value = declared["used_with"] or (name, None)
+        assert value is None or value in TrainConfig.declared(other)["choices"]
+        assert {*declared["pytorch_choices"]} <= {*declared["choices"]}
+        assert declared["only"] in ("", "pytorch", "tensorflow")
+        assert declared["entry"] in ("", "used", "refused")
+
+
+def test_every_setting_is_in_a_group() -> None:
+    assert TrainConfig.names() == [name for group in GROUPS.values() for name in group.names()]

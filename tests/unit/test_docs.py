@@ -13,7 +13,7 @@ import yaml
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.definitions.settings_page import page
-from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOR_ADMINISTRATORS = sorted((DOCS / "administrators").glob("*.md"))
@@ -41,12 +41,6 @@ def test_the_diff_of_an_example_is_every_line_that_uses_the_session() -> None:
     added = [line[1:] for line in diff.splitlines() if line.startswith("+")]
     assert added == [line for line in script if re.search(r"session\.|import session", line)]
     assert {line[1:] for line in diff.splitlines()} - {"…"} <= set(script)
-
-
-def test_the_guide_lists_the_settings_that_may_change() -> None:
-    (resuming,) = re.findall(r"^## Resuming\n(.*?)^## ", (DOCS / "training.md").read_text(), re.M | re.S)
-    may_change = resuming.partition("may change: ")[2].partition(". ")[0]
-    assert sorted(re.findall(r"`(\w+)`", may_change)) == sorted(CHANGEABLE)
 
 
 def test_the_guide_shows_the_commands_of_the_custom_task() -> None:

@@ -9,7 +9,7 @@ from kubetrain_trainer.settings.config import TrainConfig
     [
         ((9, 0), {}, "bf16 with TF32"),
         ((8, 0), {}, "bf16 with TF32"),
-        ((8, 0), {"tf32": False}, "bf16"),
+        ((8, 0), {"precision": "fp32"}, "bf16"),
         ((7, 5), {}, "bf16"),
         ((0, 0), {}, "bf16"),
     ],

@@ -16,7 +16,9 @@ def test_out_of_memory_says_what_was_being_done() -> None:
     with pytest.raises(RuntimeError), annotating_errors(lambda: "in step 3, with batch_size=8"):
         raise error
     known = explain(error)
-    assert str(known).startswith("out of memory in step 3, with batch_size=8: lower batch_size, raise accumulate, set")
+    assert str(known).startswith(
+        "out of memory in step 3, with batch_size=8: lower batch_size, raise gradient_accumulation, set"
+    )
     assert known is not None
     assert not known.is_curable
     assert str(explain(MemoryError())).startswith("out of memory at the start: ")

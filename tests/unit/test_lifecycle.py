@@ -107,8 +107,8 @@ def resumed(tmp_path: Path) -> Training:
 def test_settings_of_images_are_named_if_the_data_is_the_tasks_own(caplog: pytest.LogCaptureFixture) -> None:
     say_what_only_own_data_can_use(TrainConfig(model="torchvision:resnet18", recipe="strong"))
     assert not caplog.text
-    say_what_only_own_data_can_use(TrainConfig(model="own:build", recipe="strong", flip=0.0, epochs=2))
-    assert "recipe=strong, flip=0.0: without effect, unless the task's data reads the setting" in caplog.text
+    say_what_only_own_data_can_use(TrainConfig(model="own:build", recipe="strong", augment={"flip": 0}, epochs=2))
+    assert "recipe=strong, augment={'flip': 0}: without effect, unless the task's data reads the setting" in caplog.text
 
 
 def test_a_task_may_have_a_schedule_of_its_own(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A preflight measures every link without sharing it, and names the links and devices that stand out."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -186,19 +185,11 @@ def test_the_error_names_the_nodes_and_the_worst_finding() -> None:
     assert not error.is_curable
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"preflight": "false"}, "avoid_bad_nodes needs the preflight, which finds bad nodes: leave out preflight"),
-        ({"entry": {"script": "train.py"}}, "avoid_bad_nodes is for the trainer's loop"),
-        ({"entry": {"command": ["torchrun", "train.py"]}}, "avoid_bad_nodes is for the trainer's loop"),
-    ],
-)
-def test_nodes_cannot_be_avoided_without_a_preflight(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidSetting, match=message):
-        TrainConfig.from_dict({"avoid_bad_nodes": True, **settings})
+def test_scripts_have_no_preflight_of_ours() -> None:
+    with pytest.raises(InvalidSetting, match="preflight is for the trainer's loop"):
+        TrainConfig(preflight="avoid", entry={"script": "train.py"})
 
 
 def test_tensorflow_has_no_preflight_and_avoids_no_nodes() -> None:
-    with pytest.raises(InvalidSetting, match="avoid_bad_nodes is for PyTorch"):
-        check_framework("tensorflow", TrainConfig(avoid_bad_nodes=True))
+    with pytest.raises(InvalidSetting, match="preflight is for PyTorch"):
+        check_framework("tensorflow", TrainConfig(preflight="avoid"))

@@ -36,30 +36,23 @@ def test_settings_that_the_training_fills_are_not_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "remark"),
     [
-        ({"optimizer": "adamw", "nesterov": True}, "nesterov=True has no effect: it is for optimizer=sgd, not adamw"),
-        ({"beta2": 0.95}, "beta2=0.95 has no effect: it is for optimizer=adamw, not sgd"),
-        ({"step_epochs": 30}, "step_epochs=30.0 has no effect: it is for schedule=step, not cosine"),
-        (
-            {"schedule": "linear", "decay_share": 0.1},
-            "decay_share=0.1 has no effect: it is for schedule=wsd, not linear",
-        ),
+        ({"cache_gb": 7}, "cache_gb=7.0 has no effect: it is for data_access=cache, not volume"),
+        ({"synthetic_classes": 4}, "synthetic_classes=4 has no effect: it is for data=synthetic, not image_folder"),
     ],
 )
 def test_settings_of_another_choice_are_named(settings: dict[str, Any], remark: str) -> None:
     assert said(settings, peak_rate=0.001) == [remark]
-    assert not said(settings, optimizer=print, schedule=print), "a task that makes its own may read them"
 
 
 def test_settings_of_the_choice_made_are_not_named() -> None:
-    assert not said({"momentum": 0.8, "schedule": "step", "step_factor": 0.2})
-    assert not said({"optimizer": "adamw", "beta1": 0.8, "schedule": "wsd", "decay_share": 0.2}, peak_rate=0.001)
+    assert not said({"data": "synthetic", "synthetic_samples": 64, "synthetic_classes": 4})
 
 
 def test_the_strength_of_operations_that_are_not_drawn_is_named() -> None:
-    strength = {"rand_augment_magnitude": 5}
-    assert said(strength) == ["rand_augment_magnitude=5 has no effect without rand_augment"]
-    assert said({**strength, "recipe": "strong", "rand_augment": 0}) == said(strength)
-    assert not said({**strength, "rand_augment": 1})
+    strength = {"augment": {"rand_augment_magnitude": 5}}
+    assert said(strength) == ["rand_augment_magnitude has no effect without rand_augment"]
+    assert said({"recipe": "strong", "augment": {"rand_augment": 0, "rand_augment_magnitude": 5}}) == said(strength)
+    assert not said({"augment": {"rand_augment": 1, "rand_augment_magnitude": 5}})
     assert not said({**strength, "recipe": "strong"})
 
 

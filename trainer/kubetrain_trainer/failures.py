@@ -75,8 +75,8 @@ KNOWN_FAILURES = (
             "_STATUS_ALLOC_FAILED",
             "std::bad_alloc",
         ),
-        "out of memory {where}: lower batch_size, raise accumulate, set precision=bf16, or give each pod more memory "
-        "(or a larger GPU)",
+        "out of memory {where}: lower batch_size, raise gradient_accumulation, set precision=bf16, or give each pod "
+        "more memory (or a larger GPU)",
     ),
     KnownFailure(
         "no-compiler",

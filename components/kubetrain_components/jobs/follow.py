@@ -100,7 +100,7 @@ def _last_failure(failure: JobFailed) -> JobFailed:
         return failure
     return JobFailed(
         f"{failure}; no attempts are left after {MAX_ATTEMPTS_WITHOUT_PROGRESS} without a new step: repair "
-        f"{some_of(failure.bad_nodes)} and start a new run, or set avoid_bad_nodes=false to train there",
+        f"{some_of(failure.bad_nodes)} and start a new run, or leave out preflight=avoid to train there",
         failure.log_tail,
     )
 

@@ -23,7 +23,7 @@ class TroubleTraits:
 class TroubleKind(Enum):
     UNSCHEDULABLE = TroubleTraits(
         "cannot be scheduled",
-        "request less, or change node_selector, affinity, tolerations, avoid_bad_nodes or the nodes",
+        "request less, or change node_selector, affinity, tolerations, preflight=avoid or the nodes",
     )
     SCHEDULER = TroubleTraits(
         "no scheduler has looked at it",

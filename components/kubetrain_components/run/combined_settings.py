@@ -26,7 +26,7 @@ def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]])
     values: dict[str, Any] = {}
     source_of: dict[str, str] = {}
     for source, given in sources.items():
-        for name, value in kind.each_of(given).items():
+        for name, value in kind.some_of(given).items():
             values[name] = _merge(name, values[name], value, (source_of[name], source)) if name in values else value
             source_of[name] = source
     return kind.from_dict(values)
@@ -63,7 +63,7 @@ def place_evaluation(training: Placement, own: Mapping[str, Any]) -> Placement:
     Raises:
         InvalidSetting: if its own settings cannot be used, or do not fit the training's.
     """
-    return Placement.from_dict({**_with_one_gpu(training).changed_settings(), **Placement.each_of(own)})
+    return Placement.from_dict({**_with_one_gpu(training).changed_settings(), **Placement.some_of(own)})
 
 
 def _with_one_gpu(training: Placement) -> Placement:

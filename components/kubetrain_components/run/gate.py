@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 from kubetrain_components.shown_values import number
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, did_you_mean
-from kubetrain_trainer.settings.config import AUTOMATIC_MODES, TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.model_names import CLASSIFIER_METRICS, is_own_code
+from kubetrain_trainer.settings.running_settings import AUTOMATIC_MODES
 
 OPERATORS = {
     ">=": (operator.ge, "at least"),

@@ -86,7 +86,7 @@ class RunParameters:
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
         _ = self.parsed_gate
         processes_in_pod(self.framework, self.processes_per_worker, self.placement)
-        Placement.each_of(self.evaluation_placement)
+        Placement.some_of(self.evaluation_placement)
         check_uri("model_uri", self.model_uri)
         if uri := self.train_config.weights_uri:
             check_uri("initial_weights", uri)
@@ -140,8 +140,8 @@ def check_on_one_machine(config: TrainConfig) -> None:
     Raises:
         InvalidSetting: if only a cluster can do what a setting says.
     """
-    if config.avoid_bad_nodes:
-        raise InvalidSetting("avoid_bad_nodes is for a cluster, which has other nodes: leave it out on one machine")
+    if config.preflight == "avoid":
+        raise InvalidSetting("preflight=avoid is for a cluster, which has other nodes: leave it out on one machine")
 
 
 def check_growth(workers: int, min_workers: int, max_workers: int) -> None:

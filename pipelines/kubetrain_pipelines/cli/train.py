@@ -40,7 +40,7 @@ from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secr
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput
-from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 
 PIPELINE = "train"
 VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")
@@ -97,7 +97,7 @@ def _launch_here(training: TrainingJob, backend: JobBackend, on_line: OnLine, *,
         return launch_training(training, backend, on_line, follow_all=follow_all)
     except OtherSettings:
         changed = _changed_settings(training)
-        if changed and output.is_finished() and {*changed} <= {*CHANGEABLE}:
+        if changed and output.is_finished() and {*changed} <= {*TrainConfig.names_with("is_changeable")}:
             print(f"run {training.run_id} is complete, so these have no effect: {', '.join(changed)}", flush=True)
             finished = replace(training, config=output.train_config())
             return launch_training(finished, backend, on_line, follow_all=follow_all)

@@ -4,14 +4,17 @@ python -m kubetrain_pipelines.definitions.settings_page >docs/settings.md
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, describe, parameters_of
+from kubetrain_trainer.settings.augmentation import Recipe
 from kubetrain_trainer.settings.base import Settings, as_text
-from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.config import GROUPS, TrainConfig
+from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
+from kubetrain_trainer.settings.schedule_args import SCHEDULES
 
 SETTINGS: dict[type[Settings], str] = {
     TrainConfig: "`train_config`: training",
@@ -42,11 +45,40 @@ def _pipelines() -> Iterator[str]:
 
 def _settings() -> Iterator[str]:
     for kind, title in SETTINGS.items():
-        yield from (f"## {title}", "", SETTINGS_HEAD, "", "| setting | default | meaning |", "| --- | --- | --- |")
-        for each in fields(kind):
-            default = each.default_factory() if each.default_factory is not MISSING else each.default
-            yield _row(each.name, _code(default), describe(each))
-        yield ""
+        yield from (f"## {title}", "", SETTINGS_HEAD, "")
+        if kind is TrainConfig:
+            for heading, group in GROUPS.items():
+                yield from (f"### {heading}", "", *_table(group))
+            yield from _objects()
+            changeable = ", ".join(f"`{name}`" for name in TrainConfig.names_with("is_changeable"))
+            yield from (f"A run that resumes may change {changeable}.", "")
+        else:
+            yield from _table(kind)
+
+
+def _objects() -> Iterator[str]:
+    """The options that the objects among the training settings hold."""
+    yield from ("### Options in `augment`", "", *_table(Recipe))
+    for name, kinds in (("optimizer_args", OPTIMIZERS), ("schedule_args", SCHEDULES)):
+        for choice, kind in kinds.items():
+            if kind.names():
+                yield from (f"### Options in `{name}` for {choice}", "", *_table(kind))
+
+
+def _table(kind: type[Settings]) -> Iterator[str]:
+    yield from ("| setting | default | meaning |", "| --- | --- | --- |")
+    for field in fields(kind):
+        if not field.metadata["is_internal"]:
+            default = field.default_factory() if field.default_factory is not MISSING else field.default
+            yield _row(field.name, _code(default), _meaning(field))
+    yield ""
+
+
+def _meaning(field: Field[Any]) -> str:
+    """Return the meaning, with the facts of the declaration that say when the setting applies."""
+    only = {"pytorch": "PyTorch: "}.get(field.metadata["only"], "")
+    used_with = "{}={}: ".format(*field.metadata["used_with"]) if field.metadata["used_with"] else ""
+    return f"{only}{used_with}{describe(field)}"
 
 
 def _row(name: str, default: str, meaning: str) -> str:

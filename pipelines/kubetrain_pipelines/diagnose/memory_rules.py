@@ -147,8 +147,8 @@ RULES = (
                 "provoked by tests: an allocation above the process's limit",
             ),
             Sample(
-                "error: out of memory in the first step, with batch_size=8: lower batch_size, raise accumulate, set "
-                "precision=bf16, or give each pod more memory (or a larger GPU)",
+                "error: out of memory in the first step, with batch_size=8: lower batch_size, raise "
+                "gradient_accumulation, set precision=bf16, or give each pod more memory (or a larger GPU)",
                 "provoked by tests: a training that allocates too much",
             ),
         ),

@@ -310,7 +310,10 @@ def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
     [
         ({"learning_rate": keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.5)}, "is a schedule: give it a num"),
         ({"use_ema": True}, "has use_ema: leave it out, and set ema_decay"),
-        ({"gradient_accumulation_steps": 2}, "has gradient_accumulation_steps: leave it out, and set accumulate"),
+        (
+            {"gradient_accumulation_steps": 2},
+            "has gradient_accumulation_steps: leave it out, and set gradient_accumulation",
+        ),
     ],
 )
 def test_an_own_optimizer_may_not_schedule_average_or_accumulate(options: dict[str, Any], says: str) -> None:

@@ -52,7 +52,7 @@ class Batch:
     def parts(self, config: TrainConfig, world_size: int) -> int:
         """Return the number of parts in which to compute the batch. It is the same in all processes, and each part has
         at least two samples for batch normalization."""
-        parts = config.accumulate
+        parts = config.gradient_accumulation
         if config.global_batch_size:
             parts *= math.ceil(self.global_size / (world_size * config.batch_size))
         return max(1, min(parts, self.global_size // world_size // 2))

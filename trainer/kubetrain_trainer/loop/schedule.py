@@ -23,7 +23,8 @@ def rate_factor(config: TrainConfig, step: int, epochs_done: float) -> float:
     if done < warmup:
         return done / warmup
     if config.schedule == "step":
-        periods = epochs_done / config.step_epochs if config.step_epochs else 3 * done / config.epochs
+        every = config.scheduling.epochs
+        periods = epochs_done / every if every else 3 * done / config.epochs
         return _lowered(config, periods)
     begun = done * (step - 1) / step  # when the step begins: the rate would be 0 in the step after the last
     return _schedule_factor(config, max(begun, warmup), warmup)
@@ -49,19 +50,21 @@ def is_finished(config: TrainConfig, progress: TrainingProgress) -> bool:
 def _lowered(config: TrainConfig, periods: float) -> float:
     """Return the factor of the peak learning rate in the last of these periods between drops."""
     drops = math.ceil(periods) - 1  # the step that completes a period still belongs to it
-    return max(config.step_factor**drops, config.min_rate)
+    return float(max(config.scheduling.factor**drops, config.scheduling.min_rate))
 
 
 def _schedule_factor(config: TrainConfig, done: float, warmup: float) -> float:
     """Return the factor of the peak learning rate after the warmup, when this many of all epochs are done."""
     if config.schedule == "constant":
         return 1.0
-    return config.min_rate + (1 - config.min_rate) * _fall(config, done, warmup)
+    lowest: float = config.scheduling.min_rate
+    return lowest + (1 - lowest) * _fall(config, done, warmup)
 
 
 def _fall(config: TrainConfig, done: float, warmup: float) -> float:
     """Return a number that falls from 1 to 0 at the end of the training."""
     if config.schedule == "wsd":
-        return min(max(config.epochs - done, 0.0) / (config.decay_share * config.epochs), 1.0)
+        share: float = config.scheduling.decay_share
+        return min(max(config.epochs - done, 0.0) / (share * config.epochs), 1.0)
     progress = min((done - warmup) / max(config.epochs - warmup, 1e-9), 1.0)
     return 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2

@@ -13,16 +13,15 @@ from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.model_folder import ModelFolder, open_model
 from kubetrain_trainer.processes.entry_point import SENTENCE_LENGTH, Arguments
-from kubetrain_trainer.settings.augmentation import PARTS
 from kubetrain_trainer.settings.config import TrainConfig
 
 FETCHED, MODEL = "fetched.json", "model"
 OF_THIS_RUN = (
     *("data", "validation_split", "test_split", "synthetic_samples", "synthetic_classes"),
-    *("batch_size", "loader_workers", "precision", "communication"),
+    *("batch_size", "loader_workers", "precision"),
 )
 """Settings of the data and the machine, which are the same for both models."""
-WITHOUT_RECIPE: Mapping[str, Any] = {"recipe": "none", **dict.fromkeys(PARTS, -1)}
+WITHOUT_RECIPE: Mapping[str, Any] = {"recipe": "none", "augment": {}}
 """Evaluations change no images, and the recipe of the latest model may not fit this run's data and batch size."""
 Metrics = Mapping[str, float]
 Measure = Callable[[ModelFolder, TrainConfig], Metrics]

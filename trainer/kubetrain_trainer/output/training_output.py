@@ -40,7 +40,7 @@ from kubetrain_trainer.output.checkpoint_layout import (
 )
 from kubetrain_trainer.output.image_input import describe_input
 from kubetrain_trainer.output.newest_start import become_newest_start, check_is_newest_start
-from kubetrain_trainer.settings.config import CHANGEABLE, TrainConfig
+from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.layers import patterns_in
 from kubetrain_trainer.some_of import some_of
 from kubetrain_trainer.versions import provenance
@@ -97,7 +97,8 @@ class TrainingOutput:
             return
         before = {**self.read_config(), **self.train_config().to_dict()}
         changed = [name for name, value in {**origin, **config.to_dict()}.items() if value != before[name]]
-        if others := [name for name in changed if name not in CHANGEABLE]:
+        changeable = TrainConfig.names_with("is_changeable")
+        if others := [name for name in changed if name not in changeable]:
             raise KubetrainError(
                 f"{self.path} holds the output of another training (different: {', '.join(others)}): "
                 "give this run its own id, with resume_from to go on from the checkpoints here, or output directory"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +61,12 @@ def own_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
     return ProcessRole(rank=int(environment.get("PET_NODE_RANK", 0)), world_size=int(environment.get("PET_NNODES", 1)))
 
 
-def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:
+def check_gpus(role: ProcessRole, gpus: int) -> None:
     """Check that the pod has as many GPUs as the settings need.
 
     Raises:
         InvalidSetting: if it has too few.
     """
-    if config.communication == "nccl" and gpus == 0:
-        raise InvalidSetting(
-            "communication=nccl needs GPUs, but this pod has none: give it one, or set communication=auto"
-        )
     if 0 < gpus < role.local_world_size:
         raise InvalidSetting(
             f"each of the pod's {role.local_world_size} processes needs its own GPU, but the pod has {gpus}: "

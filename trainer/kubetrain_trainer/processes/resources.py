@@ -96,7 +96,7 @@ def _number(pattern: str, path: Path) -> int | None:
 
 def with_tf32(precision: str, config: TrainConfig, capability: tuple[int, int]) -> str:
     """Describe the precision of GPUs with this capability, for the banner."""
-    return f"{precision} with TF32" if config.tf32 and capability >= AMPERE else precision
+    return f"{precision} with TF32" if config.precision != "fp32" and capability >= AMPERE else precision
 
 
 PEAKS = {

@@ -66,23 +66,23 @@ def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTi
 
 
 def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
-    if config.compile:
-        model.compile(mode=config.compile_mode)
+    if config.is_compiled:
+        model.compile(mode=config.compile)
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
     if group.role.world_size == 1 or not is_trained:
         return model
     wrapped = TimedExchange(
         model,
         own_time,
-        bucket_cap_mb=config.exchange_mb or None,
+        bucket_cap_mb=config.allreduce_bucket_mb or None,
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         find_unused_parameters=task.find_unused_parameters,
-        static_graph=task.static_graph and config.accumulate == 1 and not config.global_batch_size,
+        static_graph=task.static_graph and config.gradient_accumulation == 1 and not config.global_batch_size,
     )
     # Set afterwards, or PyTorch 2.11 would not send the first buffers. broadcast_statistics() sends the others.
     wrapped.broadcast_buffers = changes_buffers(task)
-    if config.exchange_precision == "bf16":
+    if config.allreduce_precision == "bf16":
         wrapped.register_comm_hook(None, bf16_compress_hook)
     return wrapped
 
@@ -90,7 +90,7 @@ def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group, ow
 def uncompiled(config: TrainConfig) -> contextlib.AbstractContextManager[object]:
     """Return a context in which nothing is compiled, for batches of another size or mode than the first one: to compile
     a model again would take longer than they do."""
-    return torch.compiler.set_stance("force_eager") if config.compile else contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager") if config.is_compiled else contextlib.nullcontext()
 
 
 def changes_buffers(task: Task) -> bool:

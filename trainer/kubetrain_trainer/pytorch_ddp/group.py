@@ -104,14 +104,12 @@ class Group(ProcessGroup):
 @contextlib.contextmanager
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
-    check_gpus(config, role, torch.cuda.device_count())
+    check_gpus(role, torch.cuda.device_count())
     group = Group(role, choose_device(config, role), together=processes_together(config, role))
     if role.world_size == 1:
         yield group
         return
-    automatic = "nccl" if group.device.type == "cuda" else "gloo"
-    communication = automatic if config.communication == "auto" else config.communication
-    dist.init_process_group(communication, timeout=collective_timeout(config))
+    dist.init_process_group("nccl" if group.device.type == "cuda" else "gloo", timeout=collective_timeout(config))
     group.patient = patient_group(collective_timeout(config))
     try:
         yield group

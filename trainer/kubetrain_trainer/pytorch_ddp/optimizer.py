@@ -98,13 +98,13 @@ def warn_of_untrained(model: nn.Module, optimizers: Optimizers) -> None:
 
 def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
     groups: Any = task.parameter_groups(task.model) if task.parameter_groups else _groups(config, task.model)
-    rate, decay, betas = config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
+    rate, decay, options = config.learning_rate, config.weight_decay, config.optimizing
     # Of the two, PyTorch has a fused step of parts of tensors for AdamW only.
     how = {"fused": True} if config.optimizer == "adamw" or config.sharding == "none" else {"foreach": True}
     optimizer: Optimizer = (
-        torch.optim.AdamW(groups, rate, betas, config.epsilon or 1e-8, decay, **how)
+        torch.optim.AdamW(groups, rate, (options.beta1, options.beta2), options.epsilon or 1e-8, decay, **how)
         if config.optimizer == "adamw"
-        else torch.optim.SGD(groups, rate, config.momentum, 0, decay, config.nesterov, **how)
+        else torch.optim.SGD(groups, rate, options.momentum, 0, decay, options.nesterov, **how)
     )
     for group in optimizer.param_groups:  # a group's own rate, too, is meant for a global batch of base_batch_size
         group["lr"] *= peak_rate(config, global_batch) / config.learning_rate
@@ -116,7 +116,7 @@ def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     factors, groups = factors_of(config, model), dict[tuple[float, bool], list[nn.Parameter]]()
     for name, parameter in trained.items():
-        is_decayed = config.decay_norms or parameter.ndim > 1
+        is_decayed = config.optimizing.decay_norms or parameter.ndim > 1
         groups.setdefault((factors[name], is_decayed), []).append(parameter)
     return [
         {"params": groups[key], "lr": config.learning_rate * key[0], "weight_decay": config.weight_decay * key[1]}

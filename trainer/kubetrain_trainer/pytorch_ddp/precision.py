@@ -23,7 +23,7 @@ def forward(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.de
 
 def use_tf32(config: TrainConfig) -> None:
     """Choose how GPUs compute in fp32. By default, PyTorch uses TF32 for convolutions but not for other products."""
-    chosen = "tf32" if config.tf32 else "ieee"
+    chosen = "ieee" if config.precision == "fp32" else "tf32"
     torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = chosen
 
 
@@ -33,7 +33,10 @@ def describe_precision(config: TrainConfig, device: torch.device) -> str:
 
 
 def precision_of(config: TrainConfig, device: torch.device) -> str:
-    return _best_precision(device.type) if config.precision == "auto" else config.precision
+    """Return fp32, bf16 or fp16: TF32 is how a GPU multiplies what is in fp32."""
+    if config.precision == "auto":
+        return _best_precision(device.type)
+    return "fp32" if config.precision == "tf32" else config.precision
 
 
 @cache

@@ -60,7 +60,7 @@ def run_preflight(config: TrainConfig, group: Group, watchdog: Watchdog) -> str:
         log.info("preflight: %s", text)
         for warning in warnings(findings):
             log.warning(warning)
-    if config.avoid_bad_nodes and (nodes := nodes_to_avoid(measured, findings)):
+    if config.preflight == "avoid" and (nodes := nodes_to_avoid(measured, findings)):
         raise BadNodes(nodes, findings)
     return text
 
@@ -68,7 +68,7 @@ def run_preflight(config: TrainConfig, group: Group, watchdog: Watchdog) -> str:
 def is_due(config: TrainConfig, group: Group) -> bool:
     if config.preflight == "auto":
         return group.role.world_size > group.role.local_world_size and group.device.type == "cuda"
-    return config.preflight == "true"
+    return config.preflight != "false"
 
 
 def examine(group: Group, watchdog: Watchdog) -> Examined:

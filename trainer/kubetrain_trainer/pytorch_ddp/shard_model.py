@@ -64,7 +64,7 @@ def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh:
             send_from_chief(module)
             if styles:
                 split(module, styles, mesh["tensor"])
-            if config.compile:
+            if config.is_compiled:
                 module.compile()
             # Normalizations with statistics in fp32 compute only with weights in fp32.
             used = WITH_STATISTICS if isinstance(module, _NormBase) else policy
@@ -121,7 +121,7 @@ def policy_of(config: TrainConfig, device: torch.device) -> MixedPrecisionPolicy
     each until the backward pass."""
     return MixedPrecisionPolicy(
         param_dtype=REDUCED.get(precision_of(config, device)),
-        reduce_dtype=torch.bfloat16 if config.exchange_precision == "bf16" else torch.float32,
+        reduce_dtype=torch.bfloat16 if config.allreduce_precision == "bf16" else torch.float32,
         cast_forward_inputs=False,
     )
 

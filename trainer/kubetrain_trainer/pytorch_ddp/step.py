@@ -119,7 +119,7 @@ def add_gradients(training: Training, inputs: object, targets: object, batch: Ba
 def add_early_gradient(training: Training, weight: float, *part: Any) -> Tensor:
     """Add the gradient of a part before the last one, outside the memory of CUDA graphs, which the next part takes."""
     loss = add_gradient(training, weight, *part)
-    if training.config.compile_mode != "default":
+    if training.config.uses_cuda_graphs:
         for parameter in training.model.parameters():
             parameter.grad = parameter.grad if parameter.grad is None else parameter.grad.clone()
     return loss

@@ -73,8 +73,8 @@ def split(batch: Any, parts: int, samples: int) -> list[Any]:
         return [batch] * parts
     described = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
     raise KubetrainError(
-        f"accumulate cannot split {described} in a batch of {samples} samples: give each tensor one row for each "
-        "sample, or set accumulate=1"
+        f"gradient_accumulation cannot split {described} in a batch of {samples} samples: give each tensor one row for "
+        "each sample, or set gradient_accumulation=1"
     )
 
 

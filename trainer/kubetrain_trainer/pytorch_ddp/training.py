@@ -193,10 +193,10 @@ def check_recomputable(task: Task, config: TrainConfig, group: Group) -> None:
     Raises:
         InvalidSetting: if PyTorch cannot compile the model.
     """
-    if config.compile and not is_sharded(config, group) and any_with_statistics(task.model, task):
+    if config.is_compiled and not is_sharded(config, group) and any_with_statistics(task.model, task):
         raise InvalidSetting(
-            "compile=true cannot be combined with activation_checkpointing=true in layers with batch normalization, "
-            "unless several processes share the model (sharding): set one of them to false"
+            f"compile={config.compile} cannot be combined with activation_checkpointing=true in layers with batch "
+            "normalization, unless several processes share the model (sharding): leave one of them out"
         )
 
 
@@ -207,7 +207,7 @@ def check_task(task: Task, config: TrainConfig) -> None:
         InvalidSetting: if a setting contradicts a step of the task's own.
     """
     check_metrics(task.metrics)
-    for name, only in (("accumulate", 1), ("global_batch_size", 0)):
+    for name, only in (("gradient_accumulation", 1), ("global_batch_size", 0)):
         if task.step and getattr(config, name) != only:
             raise InvalidSetting(
                 f"{name} must be {only}, because the task's own step decides what it computes in parts"
@@ -217,9 +217,9 @@ def check_task(task: Task, config: TrainConfig) -> None:
         raise InvalidSetting(f"layer_rate must be 1, because the task's own {chooses} chooses the rates of layers")
     if task.step and config.precision == "fp16":
         raise InvalidSetting("precision cannot be fp16, because the task's own step does not scale its losses")
-    if task.step and config.compile_mode != "default":
+    if task.step and config.uses_cuda_graphs:
         raise InvalidSetting(
-            "compile_mode must be default, because the task's own step may use what a CUDA graph overwrites"
+            f"compile cannot be {config.compile}, because the task's own step may use what a CUDA graph overwrites"
         )
     if task.step and config.on_nan == "skip":
         raise InvalidSetting(

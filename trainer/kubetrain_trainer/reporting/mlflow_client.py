@@ -11,7 +11,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 TIMEOUT_SECONDS = 10.0
@@ -192,3 +192,20 @@ def _message(content: str) -> str:
 
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def address_problem(address: str) -> str:
+    """Return what is wrong with the address, without repeating what may be a password; empty if nothing is."""
+    if any(character in address for character in "@?#"):
+        return (
+            "must not contain credentials, a query or the # of a page: name the server alone, and pass credentials in "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
+    if any(character.isspace() for character in address):
+        return "must not contain spaces"
+    try:
+        parts = urlsplit(address)
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_server = False
+    return "" if is_server else f"must be the address of a server, such as https://mlflow.example.com, not '{address}'"

@@ -18,10 +18,16 @@ from uuid import uuid4
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import parse_rows
-from kubetrain_trainer.reporting.mlflow_client import LoggedRun, MlflowClient, Refused, Unavailable, now_ms
+from kubetrain_trainer.reporting.mlflow_client import (
+    LoggedRun,
+    MlflowClient,
+    Refused,
+    Unavailable,
+    address_problem,
+    now_ms,
+)
 from kubetrain_trainer.settings.base import as_text
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.config_checks import address_problem
 from kubetrain_trainer.stop_signal import EXIT_CODE
 from kubetrain_trainer.termination import before_end
 
@@ -38,11 +44,8 @@ MAX_VALUE_LENGTH = 500
 FOREIGN = re.compile(r"[^\w\-. /]", re.ASCII)
 """Characters that MLflow does not accept in the name of a metric or setting."""
 MAX_NAME_LENGTH = 250
-NOT_LOGGED = ("entry", "code", "model_args", "mlflow_uri", "mlflow_experiment")
+NOT_LOGGED = ("entry", "code", "model_args")
 """Settings that may contain secrets, or say nothing about what is learned."""
-NO_RUN = (
-    "kubetrain logs nothing to MLflow: MLFLOW_TRACKING_URI is set without MLFLOW_RUN_ID, so set mlflow_uri if it should"
-)
 log = logging.getLogger(__name__)
 
 
@@ -54,24 +57,15 @@ class Target:
 
 
 def log_to_mlflow(config: TrainConfig, output: TrainingOutput, environment: Mapping[str, str] = os.environ) -> None:
-    """Keep a copy of the training's settings and metrics in MLflow until this process ends, if a server is set."""
-    target = find_target(config, environment)
-    if target is None:
-        if environment.get("MLFLOW_TRACKING_URI"):
-            print(NO_RUN, flush=True)
+    """Keep a copy of the training's settings and metrics in MLflow until this process ends, if the environment names a
+    server. MLFLOW_RUN_ID is the run that Kubeflow Pipelines has created for the step."""
+    target = Target(environment.get("MLFLOW_TRACKING_URI", ""), environment.get("MLFLOW_RUN_ID", ""))
+    if not target.address:
         return
     if problem := address_problem(target.address):
         log.warning("the training is not logged to MLflow: MLFLOW_TRACKING_URI %s", problem)
         return
     before_end(MlflowLog(target, config, output, environment).end)
-
-
-def find_target(config: TrainConfig, environment: Mapping[str, str]) -> Target | None:
-    """Return the run that Kubeflow Pipelines has created for this step, or else the server in mlflow_uri."""
-    address, run_id = (environment.get(name, "") for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID"))
-    if address and run_id:
-        return Target(address, run_id)
-    return Target(config.mlflow_uri) if config.mlflow_uri else None
 
 
 class MlflowLog:
@@ -80,6 +74,7 @@ class MlflowLog:
     ) -> None:
         self._target = target
         self._config = config
+        self._experiment = environment.get("MLFLOW_EXPERIMENT_NAME") or "kubetrain"
         self._output = output
         self._client = MlflowClient(target.address, environment)
         self._run: LoggedRun | None = None
@@ -131,6 +126,8 @@ class MlflowLog:
         self._has_warned = True
 
     def _send(self) -> None:
+        if self._run is None and not self._output.metrics.exists() and self._config.entry:
+            return  # a script that does not log by the session may use MLflow itself
         if self._run is None:
             self._run, self._read_bytes = self._open_run(), 0
         end, rows = _read_rows(self._output.metrics, self._read_bytes)
@@ -154,7 +151,7 @@ class MlflowLog:
             return run_id
         mark = recorded.get("mark") or uuid4().hex
         self._write_record(mark=mark)
-        experiment = self._client.experiment(self._config.mlflow_experiment)
+        experiment = self._client.experiment(self._experiment)
         # The server may have created the run although its answer, or this process, was lost.
         run_id = self._client.find_run(experiment, mark) or self._client.create_run(
             experiment, self._output.path.name, mark

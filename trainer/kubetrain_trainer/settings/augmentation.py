@@ -5,13 +5,16 @@ is the same after a resumption and with another number of processes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from math import cos, exp, log, radians, sin, sqrt
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+from kubetrain_trainer.settings.base import Settings, setting
 
 RATIOS = (3 / 4, 4 / 3)
 """Width to height of random crops."""
+SMALLEST_CROP = 0.01
 ERASED_AREAS, ERASED_RATIOS = (0.02, 1 / 3), (0.3, 3.3)
 STRONGEST = 30
 """The magnitude at which the operations of RandAugment change images most."""
@@ -33,15 +36,35 @@ class Random(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    crop_area: float = 1.0
-    flip: float = 0.0
-    color_jitter: float = 0.0
-    rand_augment: int = 0
-    rand_augment_magnitude: int = 9
-    erase: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
+class Recipe(Settings):
+    """What the setting `augment` holds."""
+
+    PARAMETER: ClassVar[str] = "augment"
+
+    crop_area: float = setting(
+        1.0,
+        "smallest part of an image's area that a random crop keeps, between 3:4 and 4:3; 1: no random crop",
+        minimum=SMALLEST_CROP,
+        maximum=1,
+    )
+    flip: float = setting(0.0, "probability of mirroring an image", minimum=0, maximum=1)
+    color_jitter: float = setting(
+        0.0, "most that brightness, contrast and saturation change, as a fraction", minimum=0, maximum=1
+    )
+    rand_augment: int = setting(0, "number of operations of RandAugment for each image", minimum=0, maximum=5)
+    rand_augment_magnitude: int = setting(9, "strength of the operations of RandAugment", minimum=0, maximum=STRONGEST)
+    erase: float = setting(0.0, "probability of erasing a part of an image", minimum=0, maximum=1)
+    mixup: float = setting(
+        0.0,
+        "alpha of the beta distribution that says how far two images are blended; 0: not at all. If cutmix is set too, "
+        "each pair gets one of them",
+        minimum=0,
+    )
+    cutmix: float = setting(
+        0.0,
+        "alpha of the beta distribution that says how large a part of an image another one replaces; 0: none",
+        minimum=0,
+    )
 
     @property
     def mixes(self) -> bool:
@@ -56,14 +79,7 @@ class Recipe:
     def is_used(self) -> bool:
         return self != Recipe(rand_augment_magnitude=self.rand_augment_magnitude)
 
-    def changed_by(self, settings: Any) -> "Recipe":
-        """Return the recipe with the parts that are set. Negative values stand for the recipe's own."""
-        parts = {name: getattr(settings, name) for name in PARTS}
-        return Recipe(**asdict(self) | {name: value for name, value in parts.items() if value >= 0})
 
-
-PARTS = tuple(asdict(Recipe()))
-"""The parts of a recipe, each a setting of this name."""
 RECIPES = {
     "none": Recipe(),
     "standard": Recipe(crop_area=0.25, flip=0.5),

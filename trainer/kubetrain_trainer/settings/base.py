@@ -1,12 +1,13 @@
 """Settings: frozen dataclasses that convert to JSON and flags and back, and validate each field."""
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
@@ -23,13 +24,30 @@ def setting(
     above: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
+    only: str = "",
+    pytorch_choices: tuple[str, ...] = (),
+    used_with: tuple[str, Any] | None = None,
+    is_changeable: bool = False,
+    entry: str = "",
+    is_internal: bool = False,
 ) -> Any:
-    """Declare a field with its meaning (and unit) and valid values."""
+    """Declare a field with its meaning (and unit), its valid values, and all that the code knows about it.
+
+    Args:
+        only: The framework that has this setting; empty: both.
+        pytorch_choices: Choices that TensorFlow does not have.
+        used_with: Another setting and the value without which this one has no effect.
+        is_changeable: If a run may change it when it resumes, because it does not decide what is learned.
+        entry: Beside an entry: used, refused, or (if empty) without effect unless the user's code reads it.
+        is_internal: If commands set it, and users do not see it.
+    """
     maximum = MAX_INTEGER if type(default) is int and maximum is None else maximum
     rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
+    facts = {"only": only, "pytorch_choices": pytorch_choices, "used_with": used_with, "is_changeable": is_changeable}
+    declared = {**rules, **facts, "entry": entry, "is_internal": is_internal}
     if isinstance(default, dict | list):
-        return field(default_factory=default.copy, metadata=rules)
-    return field(default=default, metadata=rules)
+        return dataclasses.field(default_factory=default.copy, metadata=declared)
+    return dataclasses.field(default=default, metadata=declared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +58,24 @@ class Settings:
     """Name of the parameter that contains these settings as a JSON object."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = coerced(each.name, each.type, getattr(self, each.name))
-            _check_rules(each.name, value, each.metadata)
-            object.__setattr__(self, each.name, value)
+        for field in fields(self):
+            value = coerced(field.name, field.type, getattr(self, field.name))
+            _check_rules(field.name, value, field.metadata)
+            object.__setattr__(self, field.name, value)
 
     @classmethod
     def names(cls) -> list[str]:
-        return [each.name for each in fields(cls)]
+        return [field.name for field in fields(cls)]
+
+    @classmethod
+    def names_with(cls, fact: str, value: Any = True) -> list[str]:
+        """Return the settings whose declaration says this."""
+        return [field.name for field in fields(cls) if field.metadata[fact] == value]
+
+    @classmethod
+    def declared(cls, name: str) -> Mapping[str, Any]:
+        """Return what the declaration of a setting says."""
+        return next(field.metadata for field in fields(cls) if field.name == name)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -60,17 +88,31 @@ class Settings:
         return cls(**values)
 
     @classmethod
-    def each_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def within(cls, choice: str, values: Mapping[str, Any]) -> Self:
+        """Create the settings that an object among other settings holds, whose names depend on this choice.
+
+        Raises:
+            InvalidSetting: as from_dict() does, naming the object and the choice.
+        """
+        try:
+            return cls.from_dict(values)
+        except InvalidSetting as error:
+            raise InvalidSetting(f"{cls.PARAMETER} with {choice}: {error}") from None
+
+    @classmethod
+    def some_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return some of the settings, each by itself: what contradicts them may be set elsewhere too.
 
         Raises:
             InvalidSetting: if a name is unknown, or a value has the wrong type or is out of range.
         """
         cls._check_names(values)
-        given = {each: coerced(each.name, each.type, values[each.name]) for each in fields(cls) if each.name in values}
-        for each, value in given.items():
-            _check_rules(each.name, value, each.metadata)
-        return {each.name: value for each, value in given.items()}
+        given = {
+            field: coerced(field.name, field.type, values[field.name]) for field in fields(cls) if field.name in values
+        }
+        for field, value in given.items():
+            _check_rules(field.name, value, field.metadata)
+        return {field.name: value for field, value in given.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +121,7 @@ class Settings:
     def parse(cls, name: str, text: str) -> Any:
         """Parse the value of a setting from text on a command line."""
         cls._check_name(name)
-        kind = {each.name: each.type for each in fields(cls)}[name]
+        kind = {field.name: field.type for field in fields(cls)}[name]
         return parse_value(name, kind, text)
 
     @classmethod
@@ -91,13 +133,14 @@ class Settings:
 
     @classmethod
     def _check_name(cls, name: str) -> None:
-        if name not in cls.names():
-            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, cls.names())}")
+        if name not in (names := cls.names()):
+            remedy = did_you_mean(name, names) if names else "it has none"
+            raise InvalidSetting(f"unknown setting '{name}': {remedy}")
 
     @classmethod
     def add_flags(cls, parser: argparse._ActionsContainer) -> None:
-        for each in fields(cls):
-            parser.add_argument(_flag(each.name), metavar="VALUE", help=each.metadata["meaning"].replace("%", "%%"))
+        for field in fields(cls):
+            parser.add_argument(_flag(field.name), metavar="VALUE", help=field.metadata["meaning"].replace("%", "%%"))
 
     @classmethod
     def from_flags(cls, arguments: argparse.Namespace) -> Self:
@@ -121,11 +164,11 @@ class Settings:
 
 def changed_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, which includes those without a default."""
-    return {each.name: own for each in fields(value) if (own := getattr(value, each.name)) != _default(each)}
+    return {field.name: own for field in fields(value) if (own := getattr(value, field.name)) != _default(field)}
 
 
-def _default(each: Field[Any]) -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _flag(name: str) -> str:

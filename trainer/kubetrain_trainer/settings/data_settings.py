@@ -1,14 +1,15 @@
-"""The settings of what a training learns: its task, its data and how images are changed."""
+"""The settings of what a training reads: its task, its data and how images are changed."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from kubetrain_trainer.settings.augmentation import RECIPES, STRONGEST, Recipe
+from kubetrain_trainer.settings.augmentation import RECIPES, Recipe
 from kubetrain_trainer.settings.base import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings(Settings):
+class TaskSettings(Settings):
     model: str = setting(
         "digits_cnn", "digits_cnn, torchvision:NAME, keras:NAME, or package.module:function that builds your own Task"
     )
@@ -16,14 +17,24 @@ class DataSettings(Settings):
         {},
         "script or command of your own that runs instead of the trainer's loop: script with args, or command; "
         "evaluation, with the same keys, evaluates the model",
+        entry="used",
     )
-    code: str = setting("", "archive of your own code that the pods fetch, by its digest: --code sets it")
-    model_args: dict[str, Any] = setting({}, "extra keyword arguments for the model, or options of your own task")
+    code: str = setting(
+        "", "archive of your own code that the pods fetch, by its digest", entry="used", is_internal=True
+    )
+    model_args: dict[str, Any] = setting(
+        {}, "extra keyword arguments for the model, or options of your own task", entry="used"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
     data: str = setting(
         "image_folder",
         "image_folder: <split>/<class>/<image>; tar_shards: <split>/*.tar in the WebDataset convention, as "
         "`kubetrain pack` writes them; synthetic: generated images, to try things out",
         choices=("image_folder", "tar_shards", "synthetic"),
+        entry="used",
     )
     data_access: str = setting(
         "volume",
@@ -33,76 +44,20 @@ class DataSettings(Settings):
     )
     cache_gb: float = setting(
         100.0,
-        "data_access=cache: space of each pod for shards, in gigabytes. Samples are shuffled among the shards that fit "
-        "into a quarter of it",
+        "space of each pod for shards, in gigabytes. Samples are shuffled among the shards that fit into a quarter of "
+        "it",
         above=0,
+        used_with=("data_access", "cache"),
     )
     image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)
-    evaluation_crop: float = setting(
-        1.0,
-        "part of the shorter side that validation, evaluation and predictions see, at the center: 0.875 is usual if "
-        "the training crops at random",
-        above=0,
-        maximum=1,
+    synthetic_samples: int = setting(
+        512, "samples in each split of synthetic data", minimum=1, used_with=("data", "synthetic")
     )
-    synthetic_samples: int = setting(512, "samples in each split of synthetic data", minimum=1)
-    synthetic_classes: int = setting(10, "number of classes in synthetic data", minimum=2)
+    synthetic_classes: int = setting(
+        10, "number of classes in synthetic data", minimum=2, used_with=("data", "synthetic")
+    )
     validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
     test_split: str = setting("test", "folder of the dataset used to evaluate the finished model")
-
-    skip_damaged: int = setting(
-        0,
-        "number of damaged training images that each process of a built-in model may leave out: each is named, and the "
-        "next one takes its place",
-        minimum=0,
-    )
-    recipe: str = setting(
-        "none",
-        "how the training images of built-in models are changed at random; standard: crop_area 0.25 and flip 0.5; "
-        "strong: besides, rand_augment 2, erase 0.25, mixup 0.2 and cutmix 1. Each image depends only on seed, epoch "
-        "and index",
-        choices=tuple(RECIPES),
-    )
-    crop_area: float = setting(
-        -1.0,
-        "smallest part of an image's area that a random crop keeps, between 3:4 and 4:3; 1: no random crop; -1: as the "
-        "recipe says",
-        minimum=-1,
-        maximum=1,
-    )
-    flip: float = setting(-1.0, "probability of mirroring an image; -1: as the recipe says", minimum=-1, maximum=1)
-    color_jitter: float = setting(
-        -1.0,
-        "most that brightness, contrast and saturation change, as a fraction; -1: as the recipe says",
-        minimum=-1,
-        maximum=1,
-    )
-    rand_augment: int = setting(
-        -1, "number of operations of RandAugment for each image; -1: as the recipe says", minimum=-1, maximum=5
-    )
-    rand_augment_magnitude: int = setting(
-        -1, "strength of the operations of RandAugment, up to 30; -1: 9", minimum=-1, maximum=STRONGEST
-    )
-    erase: float = setting(
-        -1.0, "probability of erasing a part of an image; -1: as the recipe says", minimum=-1, maximum=1
-    )
-    mixup: float = setting(
-        -1.0,
-        "alpha of the beta distribution that says how far two images are blended; 0: not at all; -1: as the recipe "
-        "says. If cutmix is set too, each pair gets one of them",
-        minimum=-1,
-    )
-    cutmix: float = setting(
-        -1.0,
-        "alpha of the beta distribution that says how large a part of an image another one replaces; 0: none; -1: as "
-        "the recipe says",
-        minimum=-1,
-    )
-
-    @property
-    def augmentation(self) -> Recipe:
-        """The recipe, with the parts of it that are set."""
-        return RECIPES[self.recipe].changed_by(self)
 
     @property
     def uses_cache(self) -> bool:
@@ -112,3 +67,39 @@ class DataSettings(Settings):
     @property
     def cache_bytes(self) -> int:
         return int(self.cache_gb * 1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(Settings):
+    evaluation_crop: float = setting(
+        1.0,
+        "part of the shorter side that validation, evaluation and predictions see, at the center: 0.875 is usual if "
+        "the training crops at random",
+        above=0,
+        maximum=1,
+        entry="refused",
+    )
+    skip_damaged: int = setting(
+        0,
+        "number of damaged training images that each process of a built-in model may leave out: each is named, and the "
+        "next one takes its place",
+        minimum=0,
+        is_changeable=True,
+        entry="refused",
+    )
+    recipe: str = setting(
+        "none",
+        "how the training images of built-in models are changed at random; standard: crop_area 0.25 and flip 0.5; "
+        "strong: besides, rand_augment 2, erase 0.25, mixup 0.2 and cutmix 1. Each image depends only on seed, epoch "
+        "and index",
+        choices=tuple(RECIPES),
+        entry="refused",
+    )
+    augment: dict[str, Any] = setting(
+        {}, 'parts of the recipe to change, such as {"flip": 0, "mixup": 0.2}', entry="refused"
+    )
+
+    @cached_property
+    def augmentation(self) -> Recipe:
+        """The recipe, with the parts of it that are set."""
+        return Recipe.within(f"recipe={self.recipe}", {**RECIPES[self.recipe].changed_settings(), **self.augment})

@@ -4,22 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.config_checks import OF_IMAGES
+from kubetrain_trainer.settings.data_settings import ImageSettings
 from kubetrain_trainer.settings.model_names import is_import_path
 
 UNREACHED = "the learning rate will not reach its peak"
-USED_WITH = {
-    **dict.fromkeys(("momentum", "nesterov"), ("optimizer", "sgd")),
-    **dict.fromkeys(("beta1", "beta2", "epsilon"), ("optimizer", "adamw")),
-    **dict.fromkeys(("step_epochs", "step_factor"), ("schedule", "step")),
-    "decay_share": ("schedule", "wsd"),
-}
-"""Settings without effect unless another setting has this value."""
-USED_FOR_ANY_ENTRY = {
-    *("entry", "model_args", "resume_from", "keep_checkpoints", "metric", "metric_mode", "metrics_port"),
-    *("mlflow_uri", "mlflow_experiment", "code", "select_checkpoint", "data"),
-}
-"""Settings that mean something beside an entry. The others are for kubetrain's own loop."""
 HIGH_FOR_ADAMW = 0.03
 
 
@@ -29,20 +17,20 @@ def remarks(config: TrainConfig, task: Any, last_step: int, peak_rate: float) ->
         ends = f"with epochs={config.epochs}, before max_steps={config.max_steps}"
         yield f"the training ends after step {last_step}, {ends}"
     if not task.schedule:
-        yield from _of_the_warmup(config, last_step)
+        yield from _warmup_remarks(config, last_step)
     if not task.optimizer:
-        yield from _of_the_rate(config, peak_rate)
-    yield from _of_other_choices(config, task)
+        yield from _rate_remarks(config, peak_rate)
+    yield from _unused_settings(config)
 
 
-def _of_the_warmup(config: TrainConfig, last_step: int) -> Iterator[str]:
+def _warmup_remarks(config: TrainConfig, last_step: int) -> Iterator[str]:
     if config.warmup_steps > last_step:
         yield f"warmup_steps={config.warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
     if config.warmup_epochs > config.epochs and not config.warmup_steps:
         yield f"warmup_epochs={config.warmup_epochs:g} is more than epochs={config.epochs}: {UNREACHED}"
 
 
-def _of_the_rate(config: TrainConfig, peak_rate: float) -> Iterator[str]:
+def _rate_remarks(config: TrainConfig, peak_rate: float) -> Iterator[str]:
     if config.optimizer == "adamw" and peak_rate > HIGH_FOR_ADAMW:
         yield (
             f"the learning rate rises to {peak_rate:g}, which is high for adamw: set learning_rate, such as to 0.001 "
@@ -50,25 +38,27 @@ def _of_the_rate(config: TrainConfig, peak_rate: float) -> Iterator[str]:
         )
 
 
-def _of_other_choices(config: TrainConfig, task: Any) -> Iterator[str]:
+def _unused_settings(config: TrainConfig) -> Iterator[str]:
     for name, value in config.changed_settings().items():
-        choice, needed = USED_WITH.get(name, ("", ""))
-        if choice and getattr(config, choice) != needed and not getattr(task, choice):
+        choice, needed = config.declared(name)["used_with"] or ("", "")
+        if choice and getattr(config, choice) != needed:
             yield f"{name}={value} has no effect: it is for {choice}={needed}, not {getattr(config, choice)}"
-    if config.rand_augment_magnitude >= 0 and not config.augmentation.rand_augment:
-        yield f"rand_augment_magnitude={config.rand_augment_magnitude} has no effect without rand_augment"
+    if "rand_augment_magnitude" in config.augment and not config.augmentation.rand_augment:
+        yield "rand_augment_magnitude has no effect without rand_augment"
 
 
 def remarks_on_entry(config: TrainConfig) -> Iterator[str]:
     """Name the settings that have no effect beside an entry, if there is one."""
     if config.entry:
-        yield from _unread(config, lambda name: name not in USED_FOR_ANY_ENTRY, "the entry reads KUBETRAIN_CONFIG")
+        yield from _unread(
+            config, lambda name: config.declared(name)["entry"] != "used", "the entry reads KUBETRAIN_CONFIG"
+        )
 
 
 def remarks_on_own_data(config: TrainConfig) -> Iterator[str]:
     """Name the settings of images that have no effect on a task of your own, if it is one."""
     if is_import_path(config.model):
-        yield from _unread(config, lambda name: name in OF_IMAGES, "the task's data reads the setting")
+        yield from _unread(config, ImageSettings.names().__contains__, "the task's data reads the setting")
 
 
 def _unread(config: TrainConfig, is_unread: Callable[[str], bool], unless: str) -> Iterator[str]:

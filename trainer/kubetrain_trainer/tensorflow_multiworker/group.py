@@ -44,11 +44,9 @@ class Group(ProcessGroup):
     def has_gpus(self) -> bool:
         return bool(tf.config.list_physical_devices("GPU"))
 
-    def network_for(self, config: TrainConfig) -> str:
+    def find_network(self) -> str:
         """Return the algorithm by which TensorFlow connects the processes, and its interface if a variable names it."""
-        automatic = "nccl" if self.has_gpus else "ring"
-        algorithm = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
-        return with_interface(algorithm) if self.role.world_size > 1 else ""
+        return with_interface("nccl" if self.has_gpus else "ring") if self.role.world_size > 1 else ""
 
     def describe(self, config: TrainConfig) -> str:
         gpus = tf.config.list_physical_devices("GPU")
@@ -126,10 +124,10 @@ class Group(ProcessGroup):
 @contextlib.contextmanager
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
-    check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
+    check_gpus(role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(config, role)
     group = Group(role, build_strategy(config, role))
-    group.network = group.network_for(config)
+    group.network = group.find_network()
     exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     try:
         yield group
@@ -152,7 +150,7 @@ def gpu_names() -> list[str]:
 def prepare_devices(config: TrainConfig, role: ProcessRole) -> None:
     """Limit the threads to the CPUs of this process, and allocate GPU memory only when needed."""
     tf.config.threading.set_intra_op_parallelism_threads(threads_of(role))
-    tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
+    tf.config.experimental.enable_tensor_float_32_execution(config.precision != "fp32")
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
 
@@ -160,17 +158,11 @@ def prepare_devices(config: TrainConfig, role: ProcessRole) -> None:
 def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Strategy:
     if role.world_size == 1:
         return tf.distribute.MirroredStrategy()
-    implementations = tf.distribute.experimental.CommunicationImplementation
     # No timeout: with one, each collective leaves behind threads that sleep until it expires, thousands per minute.
     # A lost process is still detected within seconds, by its missing heartbeat.
     options = tf.distribute.experimental.CommunicationOptions(
         # By default, the exchange waits for the last gradient.
-        bytes_per_pack=(config.exchange_mb or DEFAULT_EXCHANGE_MB) * 2**20,
-        implementation={
-            "auto": implementations.AUTO,
-            "nccl": implementations.NCCL,
-            "gloo": implementations.RING,
-        }[config.communication],
+        bytes_per_pack=(config.allreduce_bucket_mb or DEFAULT_EXCHANGE_MB) * 2**20,
     )
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 

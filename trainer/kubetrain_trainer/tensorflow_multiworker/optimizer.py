@@ -39,18 +39,19 @@ def build_optimizer(config: TrainConfig, task: KerasTask, global_batch: int) -> 
 
 
 def _chosen(config: TrainConfig, variables: list[keras.Variable]) -> keras.Optimizer:
+    options = config.optimizing
     if config.optimizer == "adamw":
         adamw = keras.optimizers.AdamW(
-            config.learning_rate, config.weight_decay, config.beta1, config.beta2, config.epsilon or 1e-7
+            config.learning_rate, config.weight_decay, options.beta1, options.beta2, options.epsilon or 1e-7
         )
         adamw.exclude_from_weight_decay([each for each in variables if not is_decayed(config, each)])
         return adamw
-    return SGD(config.learning_rate, config.momentum, config.nesterov)
+    return SGD(config.learning_rate, options.momentum, options.nesterov)
 
 
 def is_decayed(config: TrainConfig, variable: keras.Variable) -> bool:
     """Return True if weight decay applies to this variable."""
-    return config.decay_norms or len(variable.shape) > 1
+    return config.optimizing.decay_norms or len(variable.shape) > 1
 
 
 def _rate(optimizer: keras.Optimizer) -> float:
@@ -61,7 +62,7 @@ def _rate(optimizer: keras.Optimizer) -> float:
             "the learning rate of the task's own optimizer is a schedule: give it a number, the peak, and the task a "
             "schedule"
         )
-    for name, instead in (("use_ema", "ema_decay"), ("gradient_accumulation_steps", "accumulate")):
+    for name, instead in (("use_ema", "ema_decay"), ("gradient_accumulation_steps", "gradient_accumulation")):
         if getattr(optimizer, name, None):
             raise KubetrainError(f"the task's own optimizer has {name}: leave it out, and set {instead}")
     return float(optimizer.learning_rate.numpy())

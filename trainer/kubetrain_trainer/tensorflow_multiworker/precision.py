@@ -22,8 +22,9 @@ def forward(model: keras.Model, inputs: Any, *, training: bool) -> Any:
 
 
 def precision_of(config: TrainConfig) -> str:
+    """Return fp32, bf16 or fp16: TF32 is how a GPU multiplies what is in fp32."""
     if config.precision != "auto":
-        return config.precision
+        return "fp32" if config.precision == "tf32" else config.precision
     capability = _least_capability()
     return "bf16" if (has_bf16() if capability is None else capability >= AMPERE) else "fp32"
 

@@ -24,7 +24,7 @@ def step_function(training: Training) -> Callable[..., bool]:
     model = training.task.model
     variables, statistics = model.trainable_variables, without_frozen(model.non_trainable_variables, model)
     gradients_of = partial(sum_gradients, training)
-    if training.config.compile:  # excludes the exchange between processes, which XLA cannot compile
+    if training.config.is_compiled:  # excludes the exchange between processes, which XLA cannot compile
         gradients_of = tf.function(gradients_of, jit_compile=True)
 
     def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
