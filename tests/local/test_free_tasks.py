@@ -109,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def documented() -> str:
     """Return a module with all snippets of the section."""
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     page = page.partition("## Train your own model")[2].partition("\n## ")[0]
     snippets = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     [metrics], [optimizer] = (re.findall(rf"`({name}=.*?)`", page) for name in ("metrics", "optimizer"))

@@ -72,6 +72,20 @@ def test_every_path_exists(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_heading_that_a_link_names_exists(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text())
+    named = [((page.parent / path) if path else page, anchor) for path, anchor in links]
+    assert [f"{path}#{anchor}" for path, anchor in named if anchor not in anchors_of(path)] == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.*)$", prose, re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_the_first_pages_stay_short(name: str) -> None:
     assert len((ROOT / name).read_text().splitlines()) <= (120 if name == "README.md" else 150)
@@ -84,6 +98,6 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_the_counted_models_are_as_many() -> None:
-    page = (ROOT / "docs" / "training.md").read_text()
+    page = (ROOT / "docs" / "models.md").read_text()
     assert f"(torchvision: {len(TORCHVISION)} models)" in page
     assert f"(Keras: {len(KERAS)} models)" in page

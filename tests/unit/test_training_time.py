@@ -18,7 +18,7 @@ from kubetrain_components.run.training_time import (
 from kubetrain_trainer.reporting import time_spent
 from unit.test_pod_times import at, recorded
 
-DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
 
 
 def pod(created: float, scheduled: float, started: float, ended: float = 0.0, **more: Any) -> PodTimes:

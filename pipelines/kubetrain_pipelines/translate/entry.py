@@ -35,7 +35,7 @@ OTHER_OPTIONS = "torchrun runs without your options {names}"
 OTHER_NODES = "torchrun runs without your --nnodes={nodes}: each of the {workers} workers is a node, so set workers"
 LOCAL_RANK = f"{LEGACY} passes --local-rank to the script, but torchrun does not: let the script read LOCAL_RANK"
 NO_COMMAND = "the manifest has no command: set entry to the script or command that the image starts"
-OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/training.md"
+OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/models.md"
 LIKE_SETTINGS = "{trainer}; settings that your arguments may stand for: {names}"
 
 UNKNOWN = {"script": "<SCRIPT>"}
