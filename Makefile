@@ -96,11 +96,13 @@ test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names
 	@test -n "$$KUBECONFIG" || { echo "no cluster to test on: export KUBECONFIG=FILE" >&2; exit 2; }
 	$(BIN)/pytest -m '$(if $(ALL),cluster,core and not thorough)' --timeout 600 --durations 20
 
-docs: $(INSTALLED) ## write docs/settings.md and docs/troubleshooting.md from their declarations
+docs: $(INSTALLED) ## write the pages on settings, troubleshooting and steps from their declarations
 	$(BIN)/python -m kubetrain_pipelines.definitions.settings_page > docs/settings.new
 	mv docs/settings.new docs/settings.md
 	$(BIN)/python -m kubetrain_pipelines.diagnose.page > docs/troubleshooting.new
 	mv docs/troubleshooting.new docs/troubleshooting.md
+	$(BIN)/python -m kubetrain_pipelines.definitions.components_page > components/README.new
+	mv components/README.new components/kubetrain_components/README.md
 
 # TensorFlow's GPU image installs tensorflow[and-cuda].
 lock: setup ## resolve all dependencies again into constraints.txt

@@ -12,6 +12,7 @@ import yaml
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_pipelines.definitions import components_page
 from kubetrain_pipelines.definitions.settings_page import page
 from kubetrain_trainer.settings.config import TrainConfig
 
@@ -25,6 +26,18 @@ def name_of(path: Path) -> str:
 
 def test_the_page_of_settings_is_current() -> None:
     assert (DOCS / "settings.md").read_text() == page(), "run `make docs`"
+
+
+def test_the_page_of_steps_is_current() -> None:
+    written = DOCS.parent / "components" / "kubetrain_components" / "README.md"
+    assert written.read_text() == components_page.page(), "run `make docs`"
+
+
+def test_the_page_of_steps_has_every_input_and_output() -> None:
+    sections = dict(zip(components_page.COMPONENTS, components_page.page().split("\n## ")[1:], strict=True))
+    for name, component in components_page.COMPONENTS.items():
+        spec = component.component_spec
+        assert {*spec.inputs, *spec.outputs} <= set(re.findall(r"`(\w+)`", sections[name]))
 
 
 def test_the_page_does_not_depend_on_docstrings() -> None:

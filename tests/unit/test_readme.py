@@ -16,7 +16,10 @@ from kubetrain_trainer.settings.model_names import KERAS, TORCHVISION
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md", "components/kubetrain_components/README.md")
+    ),
     *(ROOT / "docs").rglob("*.md"),
 ]
 COMMAND_PAGE = (ROOT / "docs" / "commands.md").read_text()
