@@ -100,6 +100,13 @@ def test_every_page_is_in_the_index() -> None:
     assert pages <= set(re.findall(r"\(([\w./]+\.md)\)", index))
 
 
+def test_the_map_of_helpers_is_complete() -> None:
+    support = ROOT / "tests" / "support"
+    rows = re.findall(r"^\| (`.*?) \|", (support / "README.md").read_text(), re.M)
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(path.stem for path in support.glob("[!_]*.py"))
+
+
 def test_the_counted_models_are_as_many() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
     assert f"(torchvision: {len(TORCHVISION)} models)" in page
