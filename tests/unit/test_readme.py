@@ -107,6 +107,18 @@ def test_the_map_of_helpers_is_complete() -> None:
     assert sorted(named) == sorted(path.stem for path in support.glob("[!_]*.py"))
 
 
+def test_the_readme_names_the_pinned_versions() -> None:
+    constraints = (ROOT / "constraints.txt").read_text()
+    torch, cuda, tensorflow = (
+        re.search(rf"^{name}==(\d+\.\d+)", constraints, re.M)[1]  # type: ignore[index]
+        for name in ("torch", "cuda-toolkit", "tensorflow")
+    )
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"PyTorch {torch} (CUDA {cuda}) needs driver R580 or later, and TensorFlow {tensorflow} (CUDA 12)" in readme
+    assert "nvidia-cuda-runtime-cu12==" in constraints, "TensorFlow has another CUDA"
+    assert cuda.startswith("13."), "PyTorch needs another driver: change README.md and this line"
+
+
 def test_the_counted_models_are_as_many() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
     assert f"(torchvision: {len(TORCHVISION)} models)" in page
