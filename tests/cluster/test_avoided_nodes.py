@@ -15,7 +15,8 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
-from kubetrain_components.jobs.shapes import REQUIRED
+from kubetrain_components.jobs.pod_checks import REQUIRED
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from support.cluster import Bucket
@@ -93,10 +94,10 @@ def test_the_next_attempt_avoids_a_bad_node_and_succeeds(cluster: Cluster, launc
 def test_without_another_node_the_job_fails_and_says_what_to_do(cluster: Cluster) -> None:
     node = cluster.api.get("/api/v1/nodes", labelSelector="type!=kwok")["items"][0]["metadata"]
     there = {"kubernetes.io/hostname": node["labels"]["kubernetes.io/hostname"]}
-    job = faulty_job(cluster, Launcher.JOB, elsewhere=0, node_selector=there, start_seconds=60)
+    job = faulty_job(cluster, Launcher.JOB, elsewhere=0, start_seconds=60, pod=pod_patch({"nodeSelector": there}))
     with KubernetesBackend(cluster.api) as backend, pytest.raises(JobFailed) as failed:
         run_job(job, backend, cluster.hear)
     cluster.await_line(f"the job restarts without {node['name']}")
     assert failed.value.trouble is TroubleKind.UNSCHEDULABLE
     assert "didn't match Pod's node affinity" in str(failed.value)
-    assert "change node_selector, affinity, tolerations, preflight=avoid or the nodes" in str(failed.value)
+    assert "change nodeSelector, affinity or tolerations of pod, preflight=avoid, or the nodes" in str(failed.value)

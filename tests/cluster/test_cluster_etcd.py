@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.pod_patch import pod_patch
 from support.cluster import Bucket
 from support.etcd import VERSION
 from support.manifests import PLAIN, elastic
@@ -19,7 +20,9 @@ from support.training_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 
-ETCD = replace(PLAIN, rdzv_backend="etcd-v2", image_pull_policy="Never", etcd_image="no-such-etcd:3.5")
+ETCD = replace(
+    PLAIN, rdzv_backend="etcd-v2", etcd_image="no-such-etcd:3.5", pod=pod_patch({}, {"imagePullPolicy": "Never"})
+)
 GONE_SECONDS = 60.0
 
 

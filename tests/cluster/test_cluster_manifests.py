@@ -13,6 +13,7 @@ from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest, manifests_of
+from kubetrain_components.jobs.pod_patch import pod_patch
 from support.manifests import EVERY_SETTING, PLAIN, batch, elastic, pytorch, tensorflow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -20,7 +21,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.core]
 CRDS = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "operator", "base", "crds")
 METRIC = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
 KUEUE = replace(PLAIN, scheduler="kueue", queue="research", together="zone", spot="aks", network="ethernet")
-GANG = replace(PLAIN, scheduler="scheduler-plugins", deadline_seconds=60, secret_env={"A": "b/c"}, env_secrets=["d"])
+GANG = replace(
+    PLAIN,
+    scheduler="scheduler-plugins",
+    deadline_seconds=60,
+    secret_env={"A": "b/c"},
+    pod=pod_patch({}, {"envFrom": [{"secretRef": {"name": "d"}}]}),
+)
 ETCD = replace(PLAIN, rdzv_backend="etcd-v2")
 RESTRICTED = [
     ("pytorch", pytorch()),
@@ -34,7 +41,10 @@ RESTRICTED = [
 ]
 # Of the objects that a pod refers to, only its account must exist for admission.
 PRIVILEGED = [
-    (f"{make.__name__} with every setting", make(replace(EVERY_SETTING, service_account="default")))
+    (
+        f"{make.__name__} with every setting",
+        make(EVERY_SETTING.patched({"spec": {"serviceAccountName": "default"}})),
+    )
     for make in (pytorch, elastic, tensorflow, batch)
 ]
 
@@ -102,7 +112,7 @@ def test_a_namespace_that_enforces_restricted_accepts_the_etcd_of_a_job(api: Kub
 def test_it_rejects_only_the_nodes_network_and_locked_memory(api: KubernetesApi, job: Job) -> None:
     """An invalid pod would be rejected earlier, as one with a RuntimeClass that does not exist. Locking memory
     requires root."""
-    job = replace(job, placement=replace(job.placement, runtime_class=""))
+    job = replace(job, placement=job.placement.patched({"spec": {"runtimeClassName": None}}))
     with pytest.raises(KubernetesError, match="violates PodSecurity") as rejected:
         create_pods(api, job)
     violations = str(rejected.value).split("violates PodSecurity")[1]

@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.pod_patch import pod_patch
 from support.cluster import pods_job, real_nodes
 from support.following import Heard, batch_job, evict, failure_of, once_running, priority_class, worker_job
 
@@ -72,8 +73,9 @@ def resource_of_one(name: str) -> Iterator[None]:
 def test_a_preempted_pod_waits_for_room_and_restarts(
     namespace: str, backend: KubernetesBackend, api: KubernetesApi
 ) -> None:
-    seat = {"extra_resources": {f"example.com/{namespace}": 1}}
-    job, urgent = batch_job(WHILE, "humble", **seat), batch_job(LONG, "urgent", priority_class=namespace, **seat)
+    seat = {"resources": {"limits": {f"example.com/{namespace}": 1}}}
+    job = batch_job(WHILE, "humble", pod=pod_patch(main=seat))
+    urgent = batch_job(LONG, "urgent", pod=pod_patch({"priorityClassName": namespace}, seat))
 
     def take_its_place(*unused: Any) -> None:
         with KubernetesBackend(api) as other:
@@ -108,9 +110,13 @@ def test_the_kubelet_evicts_a_pod_that_fills_the_nodes_disk(
     job = worker_job(
         FILL.format(path),
         backoff_limit=2,
-        extra_resources={"ephemeral-storage": "10Mi"} if path.startswith("/tmp") else {},
-        volumes=[{"name": "scratch", "emptyDir": {"sizeLimit": "10Mi"}}],
-        volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],
+        pod=pod_patch(
+            {"volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "10Mi"}}]},
+            {
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                "resources": {"limits": {"ephemeral-storage": "10Mi"} if path.startswith("/tmp") else {}},
+            },
+        ),
     )
     error = failure_of(job, backend)
     assert f"worker-0 was evicted: {message} (after 2 restarts)" in str(error)

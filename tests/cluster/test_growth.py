@@ -13,6 +13,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.launch_training.training_job import TrainingJob
 from support.cluster import Bucket, await_that, real_nodes
 from support.training_cluster import Cluster
@@ -81,7 +82,7 @@ def waiting(api: KubernetesApi) -> set[str]:
 @pytest.mark.parametrize("launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB])
 def test_a_pod_that_joins_later_costs_no_step(namespace: str, cluster: Cluster, launcher: Launcher) -> None:
     with two_seats(namespace) as seats:
-        training = growing(cluster, launcher, extra_resources={seats.name: 1})
+        training = growing(cluster, launcher, pod=pod_patch({}, {"resources": {"limits": {seats.name: 1}}}))
 
         def grow() -> None:
             cluster.await_line("[kubetrain] step=")
@@ -111,7 +112,7 @@ def test_a_pod_that_waits_to_join_does_not_take_the_room_of_the_first(
     namespace: str, cluster: Cluster, launcher: Launcher
 ) -> None:
     with two_seats(namespace) as seats:
-        training = growing(cluster, launcher, extra_resources={seats.name: 1})
+        training = growing(cluster, launcher, pod=pod_patch({}, {"resources": {"limits": {seats.name: 1}}}))
         training = replace(training, config=replace(training.config, epochs=30, checkpoint_every=50))
         killer = threading.Thread(
             target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-0"))

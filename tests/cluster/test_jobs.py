@@ -14,6 +14,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from support.cluster import API_SERVER, FOREVER, SMALL, await_that, pods_job, stop_api_server
@@ -42,7 +43,9 @@ def test_a_job_with_other_containers_lasts_until_they_have_ended_except_for_side
     prepare = {"name": "prepare", "image": image, "command": ["true"]}
     proxy = {"name": "proxy", "image": image, "command": ["sleep", "infinity"], "restartPolicy": "Always"}
     upload = {"name": "upload", "image": image, "command": ["sleep", "3"]}
-    job = pods_job(QUICK, run_id="beside", kind=kind, init_containers=[prepare, proxy], extra_containers=[upload])
+    job = pods_job(
+        QUICK, run_id="beside", kind=kind, pod=pod_patch({"initContainers": [prepare, proxy], "containers": [upload]})
+    )
     heard, began = Heard(), time.monotonic()
     assert run_job(job, backend, heard).phase is Phase.SUCCEEDED
     assert time.monotonic() - began > 3
@@ -51,7 +54,9 @@ def test_a_job_with_other_containers_lasts_until_they_have_ended_except_for_side
 
 def test_another_container_that_fails_is_named(backend: KubernetesBackend) -> None:
     upload = {"name": "upload", "image": SMALL["image"], "command": ["false"]}
-    error = failure_of(pods_job(QUICK, run_id="upload", kind=JobKind.BATCH_JOB, extra_containers=[upload]), backend)
+    error = failure_of(
+        pods_job(QUICK, run_id="upload", kind=JobKind.BATCH_JOB, pod=pod_patch({"containers": [upload]})), backend
+    )
     assert "transfer-0 failed: its container upload exited with code 1" in str(error)
 
 
@@ -115,7 +120,7 @@ def test_a_gpu_that_no_node_has(backend: KubernetesBackend) -> None:
 
 
 def test_a_scheduler_that_does_not_run(backend: KubernetesBackend) -> None:
-    job = pods_job(QUICK, QUICK, run_id="scheduler", scheduler_name="bin-packing")
+    job = pods_job(QUICK, QUICK, run_id="scheduler", pod=pod_patch({"schedulerName": "bin-packing"}))
     error = failure_of(job, backend, budgets=Budgets(start_seconds=4))
     assert error.trouble is TroubleKind.SCHEDULER
     assert "no scheduler has looked at it (bin-packing)" in str(error)
@@ -123,7 +128,7 @@ def test_a_scheduler_that_does_not_run(backend: KubernetesBackend) -> None:
 
 def test_pods_that_must_be_spread_over_racks_that_no_node_has(backend: KubernetesBackend) -> None:
     spread = {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule"}
-    job = pods_job(QUICK, QUICK, run_id="spread", topology_spread=[spread])
+    job = pods_job(QUICK, QUICK, run_id="spread", pod=pod_patch({"topologySpreadConstraints": [spread]}))
     error = failure_of(job, backend, budgets=Budgets(start_seconds=4))
     assert error.trouble is TroubleKind.UNSCHEDULABLE
     assert "topology spread constraints" in str(error)

@@ -10,6 +10,7 @@ from kubetrain_components.jobs.annotations import LABEL_PREFIX, VERDICT_ANNOTATI
 from kubetrain_components.jobs.job_kinds import TRAITS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.manifest import Manifest
 from support.cli import kubetrain, read_until, start
 from support.cluster import await_that
@@ -28,7 +29,13 @@ ALL = [(framework, launcher) for framework in PROGRAMS for launcher in (OPERATOR
 HERE = [pair for pair in ALL if pair != ("mpi", ALONE)]
 IN_CORE = {("mpi", OPERATOR), ("mpi", TRAINER), ("xgboost", OPERATOR), ("xgboost", ALONE)}
 EACH = [pytest.param(*pair, marks=[pytest.mark.core] if pair in IN_CORE else []) for pair in HERE]
-SMALL = {"cpu": "50m", "memory": "512Mi", "shm_size": "64Mi", "image_pull_policy": "Never", "grace_seconds": "5"}
+SMALL = {
+    "cpu": "50m",
+    "memory": "512Mi",
+    "shm_size": "64Mi",
+    "grace_seconds": "5",
+    "pod": pod_patch({}, {"imagePullPolicy": "Never"}),
+}
 
 
 @pytest.fixture

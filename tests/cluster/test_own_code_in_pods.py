@@ -12,6 +12,7 @@ import pytest
 from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -80,7 +81,9 @@ def training(cluster: Cluster, entry: dict[str, Any], launcher: Launcher, script
         "command": ["python", "-c", f"open('/code/train.py', 'w').write({script!r})"],
         "volumeMounts": [mount],
     }
-    placed = replace(synthetic.placement, init_containers=[writer], volumes=[code], volume_mounts=[mount])
+    placed = replace(
+        synthetic.placement, pod=pod_patch({"initContainers": [writer], "volumes": [code]}, {"volumeMounts": [mount]})
+    )
     return replace(synthetic, config=config, placement=placed)
 
 

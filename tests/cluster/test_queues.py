@@ -15,6 +15,7 @@ from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_pipelines.doctor.queues import managed_frameworks
 from support.cluster import FOREVER, pods_job
 from support.following import (
@@ -160,7 +161,7 @@ def test_a_job_that_kueue_evicts_continues_once_readmitted(
     namespace: str, backend: KubernetesBackend, api: KubernetesApi, queue: KueueQueue, job: Job
 ) -> None:
     queue.open("100m")
-    urgent = batch_job(WHILE, "urgent", cpu="100m", priority_class=namespace, **KUEUE)
+    urgent = batch_job(WHILE, "urgent", cpu="100m", **KUEUE, pod=pod_patch({"priorityClassName": namespace}))
 
     def take_its_place(*unused: Any) -> None:
         with KubernetesBackend(api) as other:

@@ -104,14 +104,14 @@ def test_it_learns(settings: tuple[str, ...], tmp_path: Path) -> None:
     assert last < first / 2
 
 
-@pytest.mark.parametrize("gradient_accumulation", [1, 2])
-def test_cuda_graphs_train_alike(accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_cuda_graphs_train_alike(accumulated: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With parts, too, whose gradients add up."""
     monkeypatch.setenv("TORCH_LOGS", "+cudagraphs")
     settings = (
         *SYNTHETIC,
         *COMPILED,
-        f"gradient_accumulation={accumulate}",
+        f"gradient_accumulation={accumulated}",
         "learning_rate=0.003",
         "log_every=1",
         "max_steps=20",

@@ -38,9 +38,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(data: str = "image_folder", recipe: str = "strong", **changes: Any) -> dict[str, Any]:
+def settings(data: str = "image_folder", recipe: str = "strong", seed: int = 7, **changes: Any) -> dict[str, Any]:
     augmented = {"recipe": recipe, "augment": {**EVERYTHING, **changes}}
-    return {"data": data, "image_size": 32, "batch_size": 8, "seed": 7, **augmented}
+    return {"data": data, "image_size": 32, "batch_size": 8, "seed": seed, **augmented}
 
 
 def images_of(data_dir: Path, world_size: int, start: int = 0, **changes: Any) -> dict[int, list[np.ndarray]]:

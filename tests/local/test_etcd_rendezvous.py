@@ -19,6 +19,7 @@ from kubetrain_components.jobs.kubernetes.manifests.indexed_job import variables
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import own_etcd_manifest
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -299,8 +300,10 @@ def test_pods_meet_over_tls_with_a_certificate_of_their_own(program: Path, meet:
     )
     etcd.start(protocol="https")
     mounted = {
-        "volumes": [{"name": "tls", "secret": {"secretName": "etcd-tls"}}],
-        "volume_mounts": [{"name": "tls", "mountPath": str(secret)}],
+        "pod": pod_patch(
+            {"volumes": [{"name": "tls", "secret": {"secretName": "etcd-tls"}}]},
+            {"volumeMounts": [{"name": "tls", "mountPath": str(secret)}]},
+        )
     }
     conf = {
         "ca_cert": f"{secret}/ca.pem",

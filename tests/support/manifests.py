@@ -8,6 +8,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.manifest import Manifest
 
@@ -97,52 +98,59 @@ def trainjob(placement: Placement = PLAIN, **changes: Any) -> Job:
 NEAR = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "cache"}}}
 EVERY_SETTING = Placement(
     image=IMAGE,
-    image_pull_policy="Never",
-    image_pull_secrets=["registry"],
     cpu="500m",
-    cpu_limit="16",
     memory="100Mi",
-    memory_limit="128Gi",
     gpus=8,
     gpu_resource="amd.com/gpu",
     rdma=1,
     rdma_resource="rdma/hca",
-    extra_resources={"example.com/dongle": 2},
-    resource_claims=[{"name": "nic", "resourceClaimTemplateName": "one-nic"}],
     shm_size="64Gi",
     network="infiniband",
     nccl={"NCCL_MIN_NCHANNELS": 16, "NCCL_DEBUG": "INFO"},
     host_network=True,
-    istio=True,
-    node_selector={"pool": "training", "fast": True},
-    affinity={
-        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}]}
-    },
     together="example.com/rack",
-    topology_spread=[{"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "ScheduleAnyway"}],
-    tolerations=[{"key": "gpu", "operator": "Exists"}],
-    runtime_class="nvidia",
     spot="gke",
-    priority_class="system-node-critical",
     scheduler="volcano",
     queue="research",
-    service_account="trainer",
     user=1000,
     env={"LEVEL": 3, "VERBOSE": False},
     secret_env={"TOKEN": "hub/token"},
-    env_secrets=["kubetrain-s3"],
-    volumes=[{"name": "scratch", "emptyDir": {}}],
-    volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],
-    init_containers=[{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
-    extra_containers=[{"name": "upload", "image": "upload:1"}],
-    labels={"team": "vision"},
-    annotations={"owner": "vision@example.com"},
     grace_seconds=120,
     deadline_seconds=3600,
     start_seconds=600,
     queue_seconds=60,
     ttl_seconds=86400,
     clean_pods="All",
+    pod=pod_patch(
+        {
+            "imagePullSecrets": [{"name": "registry"}],
+            "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "one-nic"}],
+            "nodeSelector": {"pool": "training", "fast": True},
+            "affinity": {
+                "podAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}]
+                }
+            },
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "ScheduleAnyway"}
+            ],
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "runtimeClassName": "nvidia",
+            "priorityClassName": "system-node-critical",
+            "serviceAccountName": "trainer",
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+            "containers": [{"name": "upload", "image": "upload:1"}],
+        },
+        {
+            "imagePullPolicy": "Never",
+            "envFrom": [{"secretRef": {"name": "kubetrain-s3", "optional": True}}],
+            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            "resources": {"limits": {"cpu": "16", "memory": "128Gi", "example.com/dongle": 2}},
+        },
+        labels={"sidecar.istio.io/inject": "true", "team": "vision"},
+        annotations={"owner": "vision@example.com"},
+    ),
 )
 
 

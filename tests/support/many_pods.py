@@ -24,6 +24,7 @@ from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Ph
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.pod_patch import pod_patch
 from support.cluster import FOREVER, await_that
 from support.following import evict, training_job
 
@@ -31,10 +32,11 @@ STAYS = "kubetrain-tests/stays"
 """Label of pods that run until they are deleted: kwok completes those of other Jobs at once."""
 STAGES = "/apis/kwok.x-k8s.io/v1alpha1/stages"
 ON_FAKE_NODES = {
-    "node_selector": {"type": "kwok"},
-    "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-    "labels": {STAYS: "true"},
     "restart_policy": "OnFailure",
+    "pod": pod_patch(
+        {"nodeSelector": {"type": "kwok"}, "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}]},
+        labels={STAYS: "true"},
+    ),
 }
 SEEN = re.compile(r"^seen (\S+) running=(\d+) restarts=(\d+) ending=(\d+)$")
 SETTLE_SECONDS, CHANGES, EVICTED = 15.0, 5, 50

@@ -1,11 +1,13 @@
 """Hand-written manifests and their translations."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from kubetrain_components.jobs.pod_patch import MAIN, named
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
@@ -54,3 +56,12 @@ def leaves_of(template: Manifest, main: str = "") -> dict[str, str]:
     main = main or template["spec"]["containers"][0]["name"]
     leaves = Fields(template).leaves()
     return {path.replace(f"containers[{main}]", "containers[main]"): str(value) for path, value in leaves.items()}
+
+
+def main_in(placement: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the main container of the placement's pod patch."""
+    return named(placement["pod"]["spec"]["containers"], MAIN)
+
+
+def others_in(placement: Mapping[str, Any]) -> list[Any]:
+    return [container for container in placement["pod"]["spec"]["containers"] if container["name"] != MAIN]

@@ -14,6 +14,7 @@ import pytest
 from kubetrain_components.bring_code import fetch
 from kubetrain_components.bring_code.fetch import fetch_code, unpack_code
 from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of, files_of, pack_code, upload_code
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.published_model import read_commit
@@ -244,10 +245,12 @@ def test_pods_that_run_your_code_fetch_it_read_only() -> None:
     found = set()
     transfer = {
         "env": {"AWS_CA_BUNDLE": "/ca/ca.crt"},
-        "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
-        "volume_mounts": [{"name": "ca", "mountPath": "/ca"}],
+        "pod": pod_patch(
+            {"volumes": [{"name": "ca", "configMap": {"name": "ca"}}]},
+            {"volumeMounts": [{"name": "ca", "mountPath": "/ca"}]},
+        ),
     }
-    own = {"env": {"PYTHONHASHSEED": "0"}, "volumes": [], "init_containers": []}
+    own = {"env": {"PYTHONHASHSEED": "0"}, "pod": pod_patch({"volumes": [], "initContainers": []})}
     train_config = {"entry": entry, "code": DIGEST}
     for manifest in planned(train_config=train_config, storage={"transfer": transfer}, evaluation_placement=own):
         for pod in pods_of(manifest):
@@ -321,8 +324,9 @@ def test_a_digest_that_is_none_is_refused() -> None:
 
 def test_a_mount_of_your_own_cannot_be_where_the_code_is() -> None:
     placement = {
-        "volumes": [{"name": "own", "emptyDir": {}}],
-        "volume_mounts": [{"name": "own", "mountPath": "/code/"}],
+        "pod": pod_patch(
+            {"volumes": [{"name": "own", "emptyDir": {}}]}, {"volumeMounts": [{"name": "own", "mountPath": "/code/"}]}
+        )
     }
     with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /code"):
         planned(train_config={"code": DIGEST}, placement=placement)

@@ -26,6 +26,7 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job_state import LogLine, Phase
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_placement
@@ -467,21 +468,29 @@ class TestJobs:
         assert [mount["mountPath"] for mount in container["volumeMounts"]][:2] == ["/staging", "/output"]
 
     def test_the_transfer_shares_settings_of_training_pods_but_needs_fewer_resources(self) -> None:
-        training = Placement(image="trainer", gpus=8, memory="100Gi", user=1000, image_pull_secrets=["registry"])
-        storage = Storage(transfer={"memory": "2Gi", "tolerations": [{"key": "io"}]})
+        training = Placement(
+            image="trainer",
+            gpus=8,
+            memory="100Gi",
+            user=1000,
+            pod=pod_patch({"imagePullSecrets": [{"name": "registry"}]}),
+        )
+        storage = Storage(transfer={"memory": "2Gi", "pod": pod_patch({"tolerations": [{"key": "io"}]})})
         placed = transfer_placement(replace(PARAMETERS, placement=training, storage=storage, s3_secret="s3"))
-        assert (placed.image, placed.user, placed.image_pull_secrets) == ("components", 1000, ["registry"])
-        assert (placed.gpus, placed.memory, placed.env_secrets) == (0, "2Gi", ["s3"])
-        assert placed.tolerations == [{"key": "io"}]
+        assert (placed.image, placed.user, placed.gpus, placed.memory) == ("components", 1000, 0, "2Gi")
+        assert placed.spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert secrets_of(placed) == ["s3"]
+        assert placed.spec["tolerations"] == [{"key": "io"}]
 
     def test_the_transfer_has_what_a_namespace_may_demand_of_every_pod(self) -> None:
-        demanded = {"labels": {"team": "vision"}, "annotations": {"a": "b"}, "tolerations": [{"key": "ml"}]}
-        training = Placement(**demanded, scheduler="kueue", queue="research", runtime_class="nvidia", spot="gke")
+        metadata: dict[str, Any] = {"labels": {"team": "vision"}, "annotations": {"a": "b"}}
+        pod = pod_patch({"runtimeClassName": "nvidia", "tolerations": [{"key": "ml"}]}, **metadata)
+        training = Placement(scheduler="kueue", queue="research", spot="gke", pod=pod)
         placed = transfer_placement(replace(PARAMETERS, placement=training))
-        assert placed.labels.items() >= demanded["labels"].items()
-        assert (placed.annotations, placed.tolerations) == (demanded["annotations"], demanded["tolerations"])
+        assert placed.labels.items() >= metadata["labels"].items()
+        assert (placed.pod["metadata"]["annotations"], placed.spec["tolerations"]) == ({"a": "b"}, [{"key": "ml"}])
         assert (placed.scheduler, placed.queue) == ("kueue", "research")
-        assert (placed.runtime_class, placed.spot) == ("", "")
+        assert ("runtimeClassName" in placed.spec, placed.spot) == (False, "")
         job = cluster_transfer_job(replace(PARAMETERS, placement=training))
         pruning = prune_job(job, STORAGE, DIGEST, [])
         assert pruning.placement.labels["team"] == "vision"
@@ -493,15 +502,17 @@ class TestJobs:
 
     def test_transfers_into_one_volume_prefer_one_node_if_only_one_can_mount_it(self) -> None:
         placed = transfer_placement(PARAMETERS)
-        (near,) = placed.affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        (near,) = placed.spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         assert near["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= placed.labels.items()
         assert placed.labels == {"kubetrain/staging": "kubetrain-staging"}
         shared = transfer_placement(replace(PARAMETERS, storage=Storage(exposure="shared")))
-        assert (shared.affinity, shared.labels) == ({}, {})
+        assert ("affinity" in shared.spec, shared.labels) == (False, {})
 
     def test_the_transfer_can_be_given_other_secrets(self) -> None:
-        own = replace(PARAMETERS, storage=Storage(transfer={"env_secrets": ["mine"]}))
-        assert transfer_placement(own).env_secrets == ["mine"]
+        own = replace(
+            PARAMETERS, storage=Storage(transfer={"pod": pod_patch({}, {"envFrom": [{"secretRef": {"name": "mine"}}]})})
+        )
+        assert secrets_of(transfer_placement(own)) == ["kubetrain-s3", "mine"], "of the same variables, the last counts"
 
     def test_a_folder_that_is_not_writable_is_named(self, tmp_path: Path) -> None:
         check_writable(tmp_path)
@@ -510,6 +521,10 @@ class TestJobs:
             check_writable(Path("/proc"))
         assert str(caught.value).startswith(f"user {os.getuid()} cannot write to the proc PVC mounted at /proc (")
         assert not caught.value.is_curable
+
+
+def secrets_of(placement: Placement) -> list[str]:
+    return [source["secretRef"]["name"] for source in placement.main["envFrom"]]
 
 
 class Finishing(MemoryBackend):

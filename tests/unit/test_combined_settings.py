@@ -9,6 +9,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.combined_settings import (
     combine_settings,
     placement_settings,
@@ -50,9 +51,18 @@ def test_contradictions_are_refused(parameters: dict[str, Any], placement: dict[
 
 def test_lists_and_objects_add_up() -> None:
     gpu, spot = ({"key": key, "operator": "Exists"} for key in ("gpu", "spot"))
-    made = placed({"tolerations": [gpu], "labels": {"a": "1"}}, {"tolerations": [gpu, spot], "labels": {"b": "2"}})
-    assert made.tolerations == [gpu, spot]
+    first = pod_patch({"tolerations": [gpu]}, {"volumeMounts": [{"name": "a", "mountPath": "/a"}]}, labels={"a": "1"})
+    second = pod_patch({"tolerations": [gpu, spot]}, {"imagePullPolicy": "Always"}, labels={"b": "2"})
+    made = placed({"pod": first}, {"pod": second})
+    assert made.spec["tolerations"] == [gpu, spot]
     assert made.labels == {"a": "1", "b": "2"}
+    assert made.main == {
+        "name": "main",
+        "volumeMounts": [{"name": "a", "mountPath": "/a"}],
+        "imagePullPolicy": "Always",
+    }
+    with pytest.raises(InvalidSetting, match=r"pod spec containers main imagePullPolicy is 'Never' in .* but 'Always'"):
+        placed({"pod": pod_patch(main={"imagePullPolicy": "Never"})}, {"pod": second})
 
 
 @pytest.mark.parametrize(
@@ -60,25 +70,27 @@ def test_lists_and_objects_add_up() -> None:
 )
 def test_slices_and_shared_gpus_of_the_launch_task_are_gpus(name: str) -> None:
     settings = placement_settings({"resources": {"limits": {name: "2", "x/y": "3"}}})
-    assert settings == {"gpus": 2, "gpu_resource": name, "extra_resources": {"x/y": "3"}}
+    assert settings == {"gpus": 2, "gpu_resource": name, "pod": pod_patch({}, {"resources": {"limits": {"x/y": "3"}}})}
+
+
+def limited(name: str, limit: str) -> dict[str, Any]:
+    return pod_patch(main={"resources": {"limits": {name: limit}}})
 
 
 @pytest.mark.parametrize("pair", [("cpu", "8", "4"), ("cpu", "1", "500m"), ("memory", "4Gi", "2G")], ids=str)
 def test_a_limit_below_its_request_is_an_error(pair: tuple[str, str, str]) -> None:
     name, request, limit = pair
-    with pytest.raises(InvalidSetting, match=f"{name}_limit '{limit}' is less than {name} '{request}'"):
-        Placement(**{name: request, f"{name}_limit": limit})
+    with pytest.raises(InvalidSetting, match=f"the limit of {name} '{limit}' is less than {name} '{request}'"):
+        Placement(**{name: request, "pod": limited(name, limit)})
 
 
 @pytest.mark.parametrize("name", ["cpu", "memory"])
 def test_a_limit_counts_with_the_request_of_another_source(name: str) -> None:
-    assert placed({name: "200m"}, {f"{name}_limit": "500m"}).changed_settings() == {
-        name: "200m",
-        f"{name}_limit": "500m",
-    }
+    pod = {"pod": limited(name, "500m")}
+    assert placed({name: "200m"}, pod).changed_settings() == {name: "200m", **pod}
     assert placed({"memory": "8Gi"}, {"queue": "q"} | {"scheduler": "kueue"}).queue == "q"
-    with pytest.raises(InvalidSetting, match=f"{name}_limit '500m' is less than {name} '"):
-        placed({}, {f"{name}_limit": "500m"})
+    with pytest.raises(InvalidSetting, match=f"the limit of {name} '500m' is less than {name} '"):
+        placed({}, pod)
 
 
 def test_settings_of_the_launch_task_apply_to_its_workers() -> None:

@@ -11,6 +11,7 @@ from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodS
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_manifest, job_manifest
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.operator_environment import command_environment, operator_environment
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.restarts import RestartCounter
 from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, has_lead_success, is_proven, judge
 from kubetrain_trainer.errors import InvalidSetting
@@ -77,7 +78,9 @@ def test_mpi_needs_an_operator() -> None:
 @pytest.mark.parametrize(("launcher", "devices"), [(OPERATOR, {"gpus": 2, "rdma": 1}), (TRAINER, {"gpus": 2})])
 def test_the_launcher_of_mpi_takes_no_device(launcher: Launcher, devices: dict[str, int]) -> None:
     claims: Any = [{"name": "card", "resourceClaimName": "card"}]
-    made = templates(command("mpi", launcher, placement=replace(PLAIN, **devices, resource_claims=claims)))
+    made = templates(
+        command("mpi", launcher, placement=replace(PLAIN, **devices, pod=pod_patch({"resourceClaims": claims})))
+    )
     of_launcher, of_worker = made["Launcher"]["spec"], made["Worker"]["spec"]
     assert "nvidia.com/gpu" not in of_launcher["containers"][0]["resources"]["limits"]
     assert "resourceClaims" not in of_launcher
@@ -100,7 +103,7 @@ def test_the_pods_of_mpi_run_as_mpiuser_unless_another_is_set(launcher: Launcher
         (TRAINER, {"restart_policy": "ExitCode"}, "use OnFailure or Never"),
         (OPERATOR, {"scheduler": "kueue", "queue": "q"}, "use launcher trainer, or remove scheduler and queue"),
         (TRAINER, {"host_network": True}, "remove host_network"),
-        (TRAINER, {"rdma": 1}, "request the devices with extra_resources"),
+        (TRAINER, {"rdma": 1}, "request the devices in pod"),
     ],
 )
 def test_what_mpi_cannot_do_is_refused(launcher: Launcher, settings: dict[str, Any], reason: str) -> None:
@@ -120,7 +123,7 @@ def test_only_the_launcher_of_an_mpi_job_may_reach_the_api() -> None:
 
 @pytest.mark.parametrize("launcher", [OPERATOR, TRAINER])
 def test_every_pod_of_an_mpi_job_has_the_account_that_is_set(launcher: Launcher) -> None:
-    made = templates(command("mpi", launcher, placement=replace(PLAIN, service_account="team")))
+    made = templates(command("mpi", launcher, placement=replace(PLAIN, pod=pod_patch({"serviceAccountName": "team"}))))
     assert {each["spec"].get("serviceAccountName") for each in made.values()} == {"team"}
     if launcher is OPERATOR:
         assert made["Launcher"]["spec"]["automountServiceAccountToken"], "mpirun needs it, also if the account has none"

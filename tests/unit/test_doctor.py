@@ -20,6 +20,7 @@ from kubetrain_components.jobs.job_kinds import COMMAND_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.manifest import Manifest
@@ -46,6 +47,10 @@ from support.kfp_server import KfpServer
 
 OK, WARNING, MISSING, UNKNOWN, SKIPPED = Status
 URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
+
+
+def pod(**spec: Any) -> str:
+    return f"pod={json.dumps({'spec': spec})}"
 
 
 def needs(*pairs: str, pipeline: str = "train-pytorch") -> Needs:
@@ -130,33 +135,35 @@ def test_the_needs_of_a_training_without_the_training_operator(launcher: str, ki
 
 
 def test_a_pod_needs_what_its_containers_request_together() -> None:
-    def container(cpu: str, **fields: str) -> str:
-        return json.dumps([{"name": cpu, "image": "i", "resources": {"requests": {"cpu": cpu}}, **fields}])
+    def container(cpu: str, **fields: str) -> dict[str, Any]:
+        return {"name": f"c{cpu}", "image": "i", "resources": {"requests": {"cpu": cpu}}, **fields}
 
-    def cpu(*pairs: str) -> str:
-        return str(needs("cpu=1", *pairs).training[0].resources()["cpu"])
+    def cpu(**spec: list[dict[str, Any]]) -> str:
+        return str(needs("cpu=1", pod(**spec)).training[0].resources()["cpu"])
 
     beside, before, sidecar = container("2"), container("8"), container("3", restartPolicy="Always")
-    assert cpu(f"extra_containers={beside}") == "3"
-    assert cpu(f"extra_containers={beside.replace('requests', 'limits')}") == "3", "a limit is also the request"
-    assert cpu(f"init_containers={before}", f"extra_containers={beside}") == "8", "it ends before the others start"
-    assert cpu(f"init_containers={sidecar}", f"extra_containers={beside}") == "6", "it runs beside the others"
-    assert cpu(f"init_containers={json.dumps(json.loads(sidecar) + json.loads(before))}") == "11"
+    limited = {**beside, "resources": {"limits": {"cpu": "2"}}}
+    assert cpu(containers=[beside]) == "3"
+    assert cpu(containers=[limited]) == "3", "a limit is also the request"
+    assert cpu(initContainers=[before], containers=[beside]) == "8", "it ends before the others start"
+    assert cpu(initContainers=[sidecar], containers=[beside]) == "6", "it runs beside the others"
+    assert cpu(initContainers=[sidecar, before]) == "11"
 
 
 @pytest.mark.parametrize(
-    ("pair", "rule"),
+    ("item", "rule"),
     [
         (
-            'topology_spread=[{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]',
-            "topology_spread",
+            {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"},
+            "topologySpreadConstraints",
         ),
-        ('resource_claims=[{"name": "gpu", "resourceClaimTemplateName": "gpus"}]', "resource_claims"),
+        ({"name": "gpu", "resourceClaimTemplateName": "gpus"}, "resourceClaims"),
     ],
 )
-def test_doctor_says_what_it_cannot_judge_about_nodes(pair: str, rule: str) -> None:
+def test_doctor_says_what_it_cannot_judge_about_nodes(item: dict[str, Any], rule: str) -> None:
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}}}
-    check(capacity.judge_nodes([node], needs(pair).training, can_grow=False), WARNING, f"{rule} may leave less", rule)
+    asked = needs(pod(**{rule: [item]})).training
+    check(capacity.judge_nodes([node], asked, can_grow=False), WARNING, f"{rule} may leave less", rule)
 
 
 TRAINER_BESIDE_OPERATOR = {"trainjobs": 6, "trainingruntimes": 3, "pytorchjobs": 1, "mpijobs": 1}
@@ -405,7 +412,7 @@ def test_a_cache_of_shards_needs_sidecars() -> None:
 def test_istio() -> None:
     check(installed.judge_istio({}, is_wanted=False), OK, "does not inject")
     check(installed.judge_istio({"istio-injection": "enabled"}, is_wanted=False), OK, "opt out")
-    check(installed.judge_istio({"istio.io/rev": "1-24"}, is_wanted=True), WARNING, "never ends", "istio=false")
+    check(installed.judge_istio({"istio.io/rev": "1-24"}, is_wanted=True), WARNING, "never ends", "istio.io/inject")
 
 
 @pytest.mark.parametrize(
@@ -498,40 +505,41 @@ def test_a_training_without_an_operator_needs_no_framework_but_batch_jobs() -> N
     check(finding, OK, "manages batch/job$")
 
 
-GROWS = ('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3", "min_workers=2", "max_workers=9")
+TOLERANT = pod(tolerations=[{"operator": "Exists"}])
+GROWS = (TOLERANT, "gpus=1", "workers=3", "min_workers=2", "max_workers=9")
 
 
 @pytest.mark.parametrize(
     ("pairs", "status", "evidence", "remedy"),
     [
         ((), MISSING, "0 of 1 nodes admit", "tolerations"),
-        (('tolerations=[{"operator": "Exists"}]',), OK, "1 of 1 nodes.*room for 8 pods", ""),
-        (('tolerations=[{"key": "gpu", "value": "yes"}]', 'node_selector={"pool": "gpu"}'), OK, "room for 8", ""),
-        (('tolerations=[{"key": "gpu", "value": "no"}]',), MISSING, "0 of 1 nodes", "tolerations"),
+        ((TOLERANT,), OK, "1 of 1 nodes.*room for 8 pods", ""),
+        ((pod(tolerations=[{"key": "gpu", "value": "yes"}], nodeSelector={"pool": "gpu"}),), OK, "room for 8", ""),
+        ((pod(tolerations=[{"key": "gpu", "value": "no"}]),), MISSING, "0 of 1 nodes", "tolerations"),
         (
-            ('tolerations=[{"operator": "Exists"}]', "cpu=16"),
+            (TOLERANT, "cpu=16"),
             MISSING,
             "no node has 16 cpu: the maximum is 8",
             "request less",
         ),
         (
-            ('tolerations=[{"operator": "Exists"}]', "gpus=8"),
+            (TOLERANT, "gpus=8"),
             MISSING,
             "8 nvidia.com/gpu: the maximum is 2",
             "device plugin",
         ),
         (
-            ('tolerations=[{"operator": "Exists"}]', "rdma=1"),
+            (TOLERANT, "rdma=1"),
             MISSING,
             "rdma_shared_device_a: the maximum is 0",
             "advertise nvid",
         ),
-        (('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3"), MISSING, "room for 2 of 3", "add nodes"),
+        ((TOLERANT, "gpus=1", "workers=3"), MISSING, "room for 2 of 3", "add nodes"),
         ((*GROWS, "launcher=training-operator"), OK, "room for 2 pods if empty; .* begins with 2 and grows to 9", ""),
         ((*GROWS, "launcher=trainer"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
         ((*GROWS, "launcher=job"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
         (
-            ('tolerations=[{"operator": "Exists"}]', "host_network=true", "workers=4", "launcher=job"),
+            (TOLERANT, "host_network=true", "workers=4", "launcher=job"),
             MISSING,
             "1 of 1 nodes admit .*, one each because of host_network, with room for 1 of 4 pods",
             "add nodes",
@@ -560,7 +568,7 @@ def test_a_taint_that_repels_pods_admits_those_that_tolerate_its_effect(
     effect: str, tolerated: str, admitted: int
 ) -> None:
     tainted = {**node(), "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": effect}]}}
-    pair = f"tolerations={json.dumps([{'operator': 'Exists', 'effect': tolerated}])}"
+    pair = pod(tolerations=[{"operator": "Exists", "effect": tolerated}])
     found = capacity.judge_nodes([tainted], needs(pair).training, can_grow=False)
     check(found, OK if admitted else MISSING, f"{admitted} of 1 nodes admit")
 
@@ -624,7 +632,7 @@ def test_a_quota_without_limits_and_a_node_without_resources_are_judged() -> Non
 
 def affinity(**terms: list[dict[str, Any]]) -> str:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [terms] if terms else []}}
-    return f"affinity={json.dumps({'nodeAffinity': required})}"
+    return pod(affinity={"nodeAffinity": required})
 
 
 @pytest.mark.parametrize(
@@ -665,7 +673,7 @@ def test_a_node_is_chosen_by_its_name_and_by_no_empty_term() -> None:
 def test_rules_between_pods_are_named_because_they_are_not_judged() -> None:
     required = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}]
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    asked = needs(f"affinity={json.dumps(apart)}", 'tolerations=[{"operator": "Exists"}]')
+    asked = needs(pod(affinity=apart, tolerations=[{"operator": "Exists"}]))
     check(
         capacity.judge_nodes([node()], asked.training, can_grow=False), WARNING, "podAntiAffinity may leave less room"
     )
@@ -778,7 +786,7 @@ def test_the_secret_for_s3_may_be_missing_if_s3_answers(keys: Any, s3: Status, s
             "-n team create serviceaccount a",
         ),
         ("no PriorityClass with name high was found", "high", "create priorityclass high"),
-        ("failed quota: q: must specify limits.cpu for: main", "must specify", "limits.cpu.*--set cpu_limit"),
+        ("failed quota: q: must specify limits.cpu for: main", "must specify", "limits.cpu.*set limits of main in pod"),
         ("failed quota: q: must specify limits.ephemeral-storage for: main", "must specify", "a LimitRange with"),
         ("[maximum cpu usage per Container is 1, but limit is 4]", "maximum", "--set cpu=.*edit limitrange"),
         ("admission webhook denied the request: no", "denied", "correct what the message names"),
@@ -1116,7 +1124,11 @@ def test_the_parameters_of_a_run_in_a_file(
 ) -> None:
     server.put("/version", gitVersion="v1.34.4")
     file = tmp_path / "nightly.json"
-    file.write_text(json.dumps({"s3_secret": "of-s3", "placement": {"image_pull_secrets": ["of-images"]}}))
+    file.write_text(
+        json.dumps(
+            {"s3_secret": "of-s3", "placement": {"pod": pod_patch({"imagePullSecrets": [{"name": "of-images"}]})}}
+        )
+    )
     run_doctor(params=file, pairs=["s3_secret=of-team"])
     checks = {each["check"] for each in json.loads(capsys.readouterr().out)["findings"]}
     assert {check for check in checks if "secret" in check} == {"secret of-team", "secret of-images"}

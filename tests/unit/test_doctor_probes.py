@@ -117,7 +117,9 @@ def test_a_step_has_the_account_and_the_ca_of_the_run_and_nothing_of_its_placeme
     pod = {"containers": [{"name": "api", "env": env}]}
     server.put("/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline", spec={"template": {"spec": pod}})
     found = examine(
-        "service_account=trainer", 'image_pull_secrets=["other"]', 'env={"AWS_CA_BUNDLE": "/x"}', "s3_secret=mine"
+        'pod={"spec": {"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "other"}]}}',
+        'env={"AWS_CA_BUNDLE": "/x"}',
+        "s3_secret=mine",
     )
     specs = {stage: job["spec"]["template"]["spec"] for stage, job in jobs_by_stage(server).items()}
     step, (container,) = specs["step"], specs["step"]["containers"]

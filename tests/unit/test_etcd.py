@@ -28,6 +28,7 @@ from kubetrain_components.jobs.kubernetes.reaper import main as reap
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.doctor import permissions, pod_program, probes
@@ -116,7 +117,11 @@ def test_c10d_stays_the_default_and_its_manifests_as_they_were() -> None:
 
 def test_the_etcd_serves_the_old_api_and_its_pod_passes_restricted() -> None:
     server = replace(
-        OWN, etcd_image="registry/etcd:v3.4.37", image_pull_secrets=["r"], labels={"team": "a"}, gpus=8, user=1000
+        OWN,
+        etcd_image="registry/etcd:v3.4.37",
+        gpus=8,
+        user=1000,
+        pod=pod_patch({"imagePullSecrets": [{"name": "r"}]}, labels={"team": "a"}),
     )
     etcd, service, _ = manifests_of(elastic(server))
     template = etcd["spec"]["template"]
@@ -166,8 +171,10 @@ def test_long_names_fit_into_a_service() -> None:
 
 
 SECRET = {
-    "volumes": [{"name": "tls", "secret": {"secretName": "etcd-tls"}}, {"name": "shared", "emptyDir": {}}],
-    "volume_mounts": [{"name": "tls", "mountPath": "/tls"}, {"name": "shared", "mountPath": "/tls/shared"}],
+    "pod": pod_patch(
+        {"volumes": [{"name": "tls", "secret": {"secretName": "etcd-tls"}}, {"name": "shared", "emptyDir": {}}]},
+        {"volumeMounts": [{"name": "tls", "mountPath": "/tls"}, {"name": "shared", "mountPath": "/tls/shared"}]},
+    )
 }
 CERTIFICATE = {"ca_cert": "/etc/ca.crt", "ssl_cert": "/tls/tls.crt", "ssl_cert_key": "/tls/tls.key"}
 TLS = {"rdzv_backend": "etcd-v2", "rdzv_endpoint": "https://etcd.infra:2379"}

@@ -19,7 +19,7 @@ from kubetrain_components.jobs.kubernetes import backend as backends
 from kubetrain_components.jobs.kubernetes import followed, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.shapes import REQUIRED
+from kubetrain_components.jobs.pod_checks import REQUIRED
 from kubetrain_components.jobs.verdict import has_lost_proof
 from support.api_server import PODS, ApiServer, answer
 from support.manifests import batch, elastic, pytorch, tensorflow

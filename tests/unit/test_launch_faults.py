@@ -26,7 +26,7 @@ from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
 from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.shapes import REQUIRED
+from kubetrain_components.jobs.pod_checks import REQUIRED
 from kubetrain_components.jobs.verdict import JobFailed
 from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, cut, hang, lines_of, stamp
 from support.manifests import batch

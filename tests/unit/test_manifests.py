@@ -15,11 +15,14 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import companion_manifest, job_manifest, manifests_of
 from kubetrain_components.jobs.kubernetes.manifests.pod_counts import replica_specs
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.volumes import CODE_MOUNT
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.jobs.shapes import REQUIRED
+from kubetrain_components.jobs.pod_checks import REQUIRED
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.run.transfer_container import fetching
 from kubetrain_pipelines.doctor.capacity import matches_affinity
 from kubetrain_pipelines.doctor.needs import Needs
 from kubetrain_trainer.settings.config import TrainConfig
@@ -120,19 +123,25 @@ SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfia
 ISTIO = "sidecar.istio.io/inject"
 EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"image": "own/image:3"}, {"container.image": "own/image:3"}),
-    ({"image_pull_policy": "Always"}, {"container.imagePullPolicy": "Always"}),
-    ({"image_pull_secrets": ["one", "two"]}, {"pod.imagePullSecrets": [{"name": "one"}, {"name": "two"}]}),
+    ({"pod": pod_patch({}, {"imagePullPolicy": "Always"})}, {"container.imagePullPolicy": "Always"}),
+    (
+        {"pod": pod_patch({"imagePullSecrets": [{"name": name} for name in ["one", "two"]]})},
+        {"pod.imagePullSecrets": [{"name": "one"}, {"name": "two"}]},
+    ),
     ({"cpu": "500m"}, {"container.resources.requests.cpu": "500m"}),
     ({"cpu": ""}, {"container.resources.requests.cpu": None}),
     (
-        {"cpu_limit": "8"},
+        {"pod": pod_patch({}, {"resources": {"limits": {"cpu": "8"}}})},
         {"container.resources.limits.cpu": "8", "container.env.OMP_NUM_THREADS.value": "8"},
     ),
     (
         {"memory": "64Gi"},
         {"container.resources.requests.memory": "64Gi", "container.resources.limits.memory": "64Gi"},
     ),
-    ({"memory_limit": "80Gi"}, {"container.resources.limits.memory": "80Gi"}),
+    (
+        {"pod": pod_patch({}, {"resources": {"limits": {"memory": "80Gi"}}})},
+        {"container.resources.limits.memory": "80Gi"},
+    ),
     (
         {"gpus": 8},
         {
@@ -166,11 +175,8 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"extra_resources": {"ephemeral-storage": "10Gi"}},
-        {
-            "container.resources.requests.ephemeral-storage": "10Gi",
-            "container.resources.limits.ephemeral-storage": "10Gi",
-        },
+        {"pod": pod_patch({}, {"resources": {"limits": {"ephemeral-storage": "10Gi"}}})},
+        {"container.resources.limits.ephemeral-storage": "10Gi"},
     ),
     ({"shm_size": "64Gi"}, {"pod.volumes.2.emptyDir.sizeLimit": "64Gi"}),
     ({"shm_size": ""}, {"pod.volumes.2": None, "container.volumeMounts.2": None}),
@@ -209,11 +215,11 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"istio": True},
-        {f"template.metadata.labels.{ISTIO}": None, f"template.metadata.annotations.{ISTIO}": None},
+        {"pod": pod_patch(labels={ISTIO: True})},
+        {f"template.metadata.labels.{ISTIO}": "true"},
     ),
-    ({"node_selector": {"ssd": True}}, {"pod.nodeSelector": {"ssd": "true"}}),
-    ({"affinity": {"nodeAffinity": {"x": []}}}, {"pod.affinity": {"nodeAffinity": {"x": []}}}),
+    ({"pod": pod_patch({"nodeSelector": {"ssd": True}})}, {"pod.nodeSelector": {"ssd": "true"}}),
+    ({"pod": pod_patch({"affinity": {"nodeAffinity": {"x": []}}})}, {"pod.affinity": {"nodeAffinity": {"x": []}}}),
     (
         {"together": "zone"},
         {
@@ -227,15 +233,15 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"topology_spread": [SPREAD]},
+        {"pod": pod_patch({"topologySpreadConstraints": [SPREAD]})},
         {"pod.topologySpreadConstraints": [{"labelSelector": OWN_PODS, **SPREAD}]},
     ),
     (
-        {"topology_spread": [{**SPREAD, "labelSelector": {}}]},
+        {"pod": pod_patch({"topologySpreadConstraints": [{**SPREAD, "labelSelector": {}}]})},
         {"pod.topologySpreadConstraints": [{**SPREAD, "labelSelector": {}}]},
     ),
-    ({"scheduler_name": "bin-packing"}, {"pod.schedulerName": "bin-packing"}),
-    ({"tolerations": [{"operator": "Exists"}]}, {"pod.tolerations": [{"operator": "Exists"}]}),
+    ({"pod": pod_patch({"schedulerName": "bin-packing"})}, {"pod.schedulerName": "bin-packing"}),
+    ({"pod": pod_patch({"tolerations": [{"operator": "Exists"}]})}, {"pod.tolerations": [{"operator": "Exists"}]}),
     ({"spot": "eks"}, {"pod.nodeSelector": {"eks.amazonaws.com/capacityType": "SPOT"}}),
     ({"spot": "karpenter"}, {"pod.nodeSelector": {"karpenter.sh/capacity-type": "spot"}}),
     (
@@ -246,7 +252,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"spot": "aks", "tolerations": [{"key": "gpu", "operator": "Exists"}]},
+        {"spot": "aks", "pod": pod_patch({"tolerations": [{"key": "gpu", "operator": "Exists"}]})},
         {
             "pod.nodeSelector": {"kubernetes.azure.com/scalesetpriority": "spot"},
             "pod.tolerations": [
@@ -255,10 +261,10 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             ],
         },
     ),
-    ({"priority_class": "high"}, {"pod.priorityClassName": "high"}),
-    ({"runtime_class": "nvidia"}, {"pod.runtimeClassName": "nvidia"}),
+    ({"pod": pod_patch({"priorityClassName": "high"})}, {"pod.priorityClassName": "high"}),
+    ({"pod": pod_patch({"runtimeClassName": "nvidia"})}, {"pod.runtimeClassName": "nvidia"}),
     (
-        {"scheduler": "volcano", "queue": "research", "priority_class": "high"},
+        {"scheduler": "volcano", "queue": "research", "pod": pod_patch({"priorityClassName": "high"})},
         {
             "spec.runPolicy.schedulingPolicy": {"minAvailable": 1, "queue": "research", "priorityClass": "high"},
             "pod.priorityClassName": "high",
@@ -272,7 +278,10 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"scheduler": "kueue", "queue": "research"},
         {"metadata.labels.kueue.x-k8s.io/queue-name": "research", "spec.runPolicy.suspend": True},
     ),
-    ({"service_account": "trainer"}, {"pod.serviceAccountName": "trainer", "pod.automountServiceAccountToken": None}),
+    (
+        {"pod": pod_patch({"serviceAccountName": "trainer"})},
+        {"pod.serviceAccountName": "trainer", "pod.automountServiceAccountToken": None},
+    ),
     (
         {"user": 1000},
         {f"pod.securityContext.{name}": 1000 for name in ("runAsUser", "runAsGroup", "fsGroup")},
@@ -286,49 +295,46 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"secret_env": {"TOKEN": "hub/token"}},
         {"container.env.TOKEN": {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}},
     ),
-    ({"env_secrets": ["s3"]}, {"container.envFrom": [{"secretRef": {"name": "s3", "optional": True}}]}),
-    ({"volumes": [{"name": "a", "emptyDir": {}}]}, {"pod.volumes.3": {"name": "a", "emptyDir": {}}}),
     (
-        {"volume_mounts": [{"name": "a", "mountPath": "/a"}]},
+        {"pod": pod_patch({}, {"envFrom": [{"secretRef": {"name": "s3"}}]})},
+        {"container.envFrom": [{"secretRef": {"name": "s3"}}]},
+    ),
+    (
+        {"pod": pod_patch({"volumes": [{"name": "a", "emptyDir": {}}]})},
+        {"pod.volumes.3": {"name": "a", "emptyDir": {}}},
+    ),
+    (
+        {"pod": pod_patch({}, {"volumeMounts": [{"name": "a", "mountPath": "/a"}]})},
         {"container.volumeMounts.3": {"name": "a", "mountPath": "/a"}},
     ),
-    ({"init_containers": [SIDECAR]}, {"pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR}]}),
     (
-        {"extra_containers": [{**SIDECAR, "securityContext": {}}]},
+        {"pod": pod_patch({"initContainers": [SIDECAR]})},
+        {"pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR}]},
+    ),
+    (
+        {"pod": pod_patch({"containers": [{**SIDECAR, "securityContext": {}}]})},
         {"pod.containers.1": {**SIDECAR, "securityContext": {}}},
     ),
     (
-        {"resource_claims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]},
+        {"pod": pod_patch({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]})},
         {
             "pod.resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
             "container.resources.claims": [{"name": "gpu"}],
         },
     ),
     (
-        {"code_container": {"container": SIDECAR, "volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}},
+        {"pod": fetching(SIDECAR, CODE_MOUNT, {}, [{"name": "ca", "configMap": {"name": "ca"}}])},
         {
             "pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR}],
-            "pod.volumes.3": {"name": "kubetrain-code", "emptyDir": {"sizeLimit": "200Mi"}},
+            "pod.volumes.3": {"name": "kubetrain-code", "emptyDir": {}},
             "pod.volumes.4": {"name": "ca", "configMap": {"name": "ca"}},
             "container.volumeMounts.3": {"name": "kubetrain-code", "mountPath": "/code", "readOnly": True},
             "container.env.PYTHONPATH": {"name": "PYTHONPATH", "value": "/code"},
             "container.env.KUBETRAIN_CODE": {"name": "KUBETRAIN_CODE", "value": "/code"},
         },
     ),
-    (
-        {"shard_cache": {"container": SIDECAR, "volumes": [{"name": "kubetrain-shard-cache", "emptyDir": {}}]}},
-        {
-            "pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR, "restartPolicy": "Always"}],
-            "pod.volumes.3": {"name": "kubetrain-shard-cache", "emptyDir": {}},
-            "container.volumeMounts.3": {
-                "name": "kubetrain-shard-cache",
-                "mountPath": "/shard-cache",
-                "readOnly": True,
-            },
-        },
-    ),
-    ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
-    ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),
+    ({"pod": pod_patch(labels={"team": "vision"})}, {"template.metadata.labels.team": "vision"}),
+    ({"pod": pod_patch(annotations={"note": 1})}, {"template.metadata.annotations.note": "1"}),
     ({"grace_seconds": 5}, {"pod.terminationGracePeriodSeconds": 5}),
     ({"ttl_seconds": 0}, {"spec.runPolicy.ttlSecondsAfterFinished": None}),
 ]
@@ -454,7 +460,9 @@ def test_no_pod_that_an_elastic_job_can_do_without_is_placed_before_its_first() 
 def test_pods_whose_order_does_not_matter_or_is_not_ours_are_placed_in_any_order() -> None:
     near = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": "kubernetes.io/hostname"}
     own = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
-    assert terms_of(elastic(replace(PLAIN, affinity=own))) == [near], "one pod would have to match both terms"
+    assert terms_of(elastic(replace(PLAIN, pod=pod_patch({"affinity": own})))) == [near], (
+        "one pod would have to match both terms"
+    )
     assert terms_of(elastic(elastic=Elastic(min_replicas=3, max_replicas=3))) == terms_of(indexed()) == []
     assert terms_of(elastic(replace(PLAIN, scheduler="volcano", queue="q"))) == []
     assert terms_of(indexed_elastic(replace(PLAIN, scheduler="kueue", queue="q"))) == []
@@ -480,7 +488,9 @@ def test_nodes_are_avoided_in_addition_to_the_affinity_that_you_set() -> None:
     preferred = [{"weight": 1, "preference": {"matchExpressions": [FAST]}}]
     nodes = {REQUIRED: {"nodeSelectorTerms": terms}, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
     own = {"nodeAffinity": nodes, "podAntiAffinity": {"x": []}}
-    made = trainjob(replace(PLAIN, affinity=own, together="zone"), avoided_nodes=("node-1", "node-2"))
+    made = trainjob(
+        replace(PLAIN, together="zone", pod=pod_patch({"affinity": own})), avoided_nodes=("node-1", "node-2")
+    )
     assert node_terms_of(made) == [
         [{"matchExpressions": [FAST], "matchFields": NOT_THESE}, {"matchFields": [IS_NODE_3, *NOT_THESE]}]
     ]
@@ -527,7 +537,7 @@ def test_variables_of_yours_do_not_replace_those_of_the_job() -> None:
 
 
 def test_labels_of_yours_replace_the_recommended_ones() -> None:
-    job = pytorch(replace(PLAIN, labels={"app.kubernetes.io/name": "vision"}))
+    job = pytorch(replace(PLAIN, pod=pod_patch(labels={"app.kubernetes.io/name": "vision"})))
     labels = pod_template(job, job.replicas[0])["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == "vision"
     assert labels["app.kubernetes.io/component"] == "training"
@@ -539,13 +549,13 @@ def test_labels_of_yours_replace_the_recommended_ones() -> None:
         ({"cpu": "4"}, 1, "4"),
         ({"cpu": "4"}, 2, "2"),
         ({"cpu": "500m"}, 1, "1"),
-        ({"cpu": "1", "cpu_limit": "6"}, 1, "6"),
+        ({"cpu": "1", "pod": pod_patch({}, {"resources": {"limits": {"cpu": "6"}}})}, 1, "6"),
         ({"cpu": "2"}, 8, "1"),
         ({"cpu": "4", "env": {"OMP_NUM_THREADS": 3}}, 1, "3"),
         ({"cpu": "4", "gpus": 1}, 1, None),
-        ({"cpu": "4", "extra_resources": {"nvidia.com/mig-1g.5gb": 1}}, 1, None),
-        ({"cpu": "4", "extra_resources": {"nvidia.com/gpu.shared": "1"}}, 1, None),
-        ({"cpu": "4", "extra_resources": {"example.com/dongle": 1}}, 1, "4"),
+        ({"cpu": "4", "pod": pod_patch({}, {"resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}})}, 1, None),
+        ({"cpu": "4", "pod": pod_patch({}, {"resources": {"limits": {"nvidia.com/gpu.shared": "1"}}})}, 1, None),
+        ({"cpu": "4", "pod": pod_patch({}, {"resources": {"limits": {"example.com/dongle": 1}}})}, 1, "4"),
     ],
 )
 def test_a_process_has_as_many_threads_as_it_has_cpus(

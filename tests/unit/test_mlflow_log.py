@@ -125,7 +125,7 @@ def test_a_pod_without_a_token_is_told_what_to_set(
     monkeypatch.setattr(mlflow_client, "SERVICE_ACCOUNT_TOKEN", tmp_path / "none")
     copy = begin(tmp_path, "http://127.0.0.1:1", MLFLOW_TRACKING_AUTH="kubernetes")
     wait_until(lambda: not copy._thread.is_alive())
-    assert "service_account" in caplog.text
+    assert "serviceAccountName" in caplog.text
 
 
 @pytest.mark.parametrize(("is_trusted", "reason"), [(True, "403 Forbidden"), (False, "certificate verify failed")])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.admission import admit_run
 from kubetrain_pipelines.definitions.pipeline_parameters import (
     PARAMETERS,
@@ -125,17 +126,21 @@ def test_the_last_word_on_a_setting_is_what_render_shows_and_the_run_gets(
     assert planned_run("train-pytorch", "r", [*NEEDED, *pairs]).placement.cpu == cpu
 
 
+def limited(**limits: str) -> str:
+    return f"pod={json.dumps(pod_patch(main={'resources': {'limits': limits}}))}"
+
+
 def test_a_limit_may_be_below_the_default_request(parameters: Sequence[Parameter]) -> None:
-    pairs = [*NEEDED, "cpu=250m", "cpu_limit=500m", "memory=1Gi", "memory_limit=2Gi"]
+    pairs = [*NEEDED, "cpu=250m", "memory=1Gi", limited(cpu="500m", memory="2Gi")]
     sent = parse_parameters(parameters, pairs)
-    assert sent["placement"] == {"cpu_limit": "500m", "memory_limit": "2Gi"}
+    assert sent["placement"] == {"pod": pod_patch({}, {"resources": {"limits": {"cpu": "500m", "memory": "2Gi"}}})}
     check_before_sending("train-pytorch", DECLARED, sent)
-    assert planned_run("train-pytorch", "r", pairs).placement.cpu_limit == "500m"
-    for pair in ("cpu_limit=200m", "memory_limit=512Mi"):
+    assert planned_run("train-pytorch", "r", pairs).placement.limits["cpu"] == "500m"
+    for pair in (limited(cpu="200m"), limited(memory="512Mi")):
         with pytest.raises(InvalidSetting, match=r"which the pod requests"):
             parse_parameters(parameters, [*pairs, pair])
-    with pytest.raises(InvalidSetting, match="cpu_limit '500m' is less than cpu '1'"):
-        parse_parameters(parameters, [*NEEDED, "cpu_limit=500m"])
+    with pytest.raises(InvalidSetting, match="the limit of cpu '500m' is less than cpu '1'"):
+        parse_parameters(parameters, [*NEEDED, limited(cpu="500m")])
 
 
 def test_a_pair_overrides_the_object_of_a_file_even_with_the_default(tmp_path: Path) -> None:
@@ -180,11 +185,11 @@ def test_what_the_first_step_refuses_is_not_sent(pair: str, says: str) -> None:
         check_before_sending(file.name, file.parameters, parse_parameters(file.parameters, [*NEEDED, pair]))
 
 
-NAMED = ("staging_claim", "output_claim", "storage_class", "s3_secret", "service_account", "priority_class")
+NAMED = ("staging_claim", "output_claim", "storage_class", "s3_secret")
 
 
 @pytest.mark.parametrize("value", ["💥", "a b", "../x", "{{workflow.name}}", "x" * 300])
-@pytest.mark.parametrize("name", [*NAMED, "runtime_class", "image"])
+@pytest.mark.parametrize("name", [*NAMED, "image"])
 def test_a_name_that_kubernetes_refuses_is_not_sent(name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=f"{name} '.*' is not a valid"):
         check_before_sending("train-pytorch", DECLARED, parse_parameters(DECLARED, [*NEEDED, f"{name}={value}"]))

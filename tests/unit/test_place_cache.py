@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.data.shard_cache import VARIABLE
@@ -97,7 +98,7 @@ def test_pods_that_read_no_data_have_no_cache() -> None:
 
 def test_volumes_of_the_transfer_are_mounted_by_the_sidecar_too() -> None:
     ca = {"name": "ca", "configMap": {"name": "ca"}}
-    transfer = {"volumes": [ca], "volume_mounts": [{"name": "ca", "mountPath": "/ca"}], "cpu": "2"}
+    transfer = {"cpu": "2", "pod": pod_patch({"volumes": [ca]}, {"volumeMounts": [{"name": "ca", "mountPath": "/ca"}]})}
     code = {"code": "0123456789abcdef0123456789abcdef", "model": "team.task:build"}
     found = pods("pytorch", "job", storage={"transfer": transfer}, **code)
     [training] = [spec for name, spec in found.items() if "launch-training" in name]
@@ -117,7 +118,11 @@ def test_resources_that_the_transfer_leaves_out_are_not_requested() -> None:
 
 def test_a_mount_of_your_own_in_its_place_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /shard-cache"):
-        pods("pytorch", "job", placement={"volume_mounts": [{"name": "own", "mountPath": "/shard-cache/"}]})
+        pods(
+            "pytorch",
+            "job",
+            placement={"pod": pod_patch({}, {"volumeMounts": [{"name": "own", "mountPath": "/shard-cache/"}]})},
+        )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.placement import Placement, processes_in_pod
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.combined_settings import place_evaluation
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -17,12 +18,31 @@ from kubetrain_trainer.errors import InvalidSetting
         ("pytorch", 0, {"gpus": 8}, 8),
         ("pytorch", 8, {"gpus": 8}, 8),
         ("pytorch", 2, {"gpus": 8, "allow_idle_gpus": True}, 2),
-        ("pytorch", 0, {"extra_resources": {"amd.com/gpu": "2", "example.com/fpga": 4}}, 2),
+        (
+            "pytorch",
+            0,
+            {"pod": pod_patch({}, {"resources": {"limits": {"amd.com/gpu": "2", "example.com/fpga": 4}}})},
+            2,
+        ),
         ("pytorch", 0, {"gpus": 2, "gpu_resource": "example.com/a100"}, 2),
         ("pytorch", 0, {"gpus": 2, "gpu_resource": "nvidia.com/gpu.shared"}, 1),
-        ("pytorch", 0, {"extra_resources": {"nvidia.com/mig-1g.5gb": 1}}, 1),
-        ("pytorch", 0, {"extra_resources": {"gpu.intel.com/i915": 1, "gpu.intel.com/memory.max": "8G"}}, 1),
-        ("pytorch", 4, {"resource_claims": [{"name": "gpu", "resourceClaimTemplateName": "four"}]}, 4),
+        ("pytorch", 0, {"pod": pod_patch({}, {"resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}})}, 1),
+        (
+            "pytorch",
+            0,
+            {
+                "pod": pod_patch(
+                    {}, {"resources": {"limits": {"gpu.intel.com/i915": 1, "gpu.intel.com/memory.max": "8G"}}}
+                )
+            },
+            1,
+        ),
+        (
+            "pytorch",
+            4,
+            {"pod": pod_patch({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "four"}]})},
+            4,
+        ),
         ("tensorflow", 0, {"gpus": 8}, 1),
         ("tensorflow", 1, {"gpus": 8}, 1),
     ],
@@ -49,13 +69,21 @@ def test_gpus_that_do_not_fit_are_refused(framework: str, wanted: int, gpus: int
     [
         ({"gpus": 8, "rdma": 1, "memory": "64Gi"}, {}, {"gpus": 1, "rdma": 1, "memory": "64Gi"}),
         ({"gpus": 8}, {"gpus": 4, "memory": "8Gi"}, {"gpus": 4, "memory": "8Gi"}),
-        ({"gpus": 8}, {"gpus": 0, "node_selector": {"pool": "cpu"}}, {"node_selector": {"pool": "cpu"}}),
         (
-            {"extra_resources": {"amd.com/gpu": 8, "example.com/fpga": 4}},
-            {},
-            {"extra_resources": {"amd.com/gpu": 1, "example.com/fpga": 4}},
+            {"gpus": 8},
+            {"gpus": 0, "pod": pod_patch({"nodeSelector": {"pool": "cpu"}})},
+            {"pod": pod_patch({"nodeSelector": {"pool": "cpu"}})},
         ),
-        ({"extra_resources": {"nvidia.com/gpu": "0"}}, {}, {}),
+        (
+            {"pod": pod_patch({}, {"resources": {"limits": {"amd.com/gpu": 8, "example.com/fpga": 4}}})},
+            {},
+            {"pod": pod_patch({}, {"resources": {"limits": {"amd.com/gpu": 1, "example.com/fpga": 4}}})},
+        ),
+        (
+            {"pod": pod_patch({}, {"resources": {"limits": {"nvidia.com/gpu": "0"}}})},
+            {},
+            {"pod": {"spec": {"containers": [{"name": "main"}]}}},
+        ),
         ({}, {}, {}),
     ],
 )
@@ -64,5 +92,5 @@ def test_an_evaluation_takes_one_gpu(training: dict[str, Any], own: dict[str, An
 
 
 def test_settings_of_the_evaluation_must_fit_together() -> None:
-    with pytest.raises(InvalidSetting, match="memory_limit '1Gi' is less than memory '64Gi'"):
-        place_evaluation(Placement(memory="64Gi"), {"memory_limit": "1Gi"})
+    with pytest.raises(InvalidSetting, match="the limit of memory '1Gi' is less than memory '64Gi'"):
+        place_evaluation(Placement(memory="64Gi"), {"pod": pod_patch({}, {"resources": {"limits": {"memory": "1Gi"}}})})

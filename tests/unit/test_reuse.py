@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.admission import check_model_store
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.reuse import image_job, image_job_is_needed, model_to_reuse
@@ -181,9 +182,9 @@ class TestImagesWithoutDigest:
         assert "configuration" in reason(by_tag, capsys)
 
     def test_the_pod_that_finds_the_id_takes_no_gpu(self, by_tag: RunParameters) -> None:
-        training = replace(by_tag.placement, gpus=2, memory="64Gi", node_selector={"gpu": "h100"})
+        training = replace(by_tag.placement, gpus=2, memory="64Gi", pod=pod_patch({"nodeSelector": {"gpu": "h100"}}))
         job = image_job(replace(by_tag, placement=training, pipeline="p", run_id="r"))
-        assert (job.placement.image, job.placement.node_selector) == (TAG, {"gpu": "h100"})
+        assert (job.placement.image, job.placement.spec["nodeSelector"]) == (TAG, {"gpu": "h100"})
         assert (job.placement.gpus, job.placement.memory) == (0, "128Mi")
         assert image_job_is_needed(by_tag)
         assert not image_job_is_needed(replace(by_tag, placement=Placement(image=IMAGE)))

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites import cluster
@@ -36,7 +37,7 @@ def images(manifest: dict[str, Any]) -> set[str]:
 
 def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> None:
     """A quota on limits.cpu demands it."""
-    placement = {"cpu": "8", "cpu_limit": "16", "rdzv_backend": "etcd-v2"}
+    placement = {"cpu": "8", "rdzv_backend": "etcd-v2", "pod": pod_patch({}, {"resources": {"limits": {"cpu": "16"}}})}
     config = {"model": "own:build", "test_split": "test", "data": "tar_shards", "data_access": "cache"}
     made = plan(placement=placement, workers=3, min_workers=2, train_config=config, skip_unchanged=True)
     pods = [each["spec"] for each in templates_in(made)]
@@ -66,7 +67,11 @@ def test_a_directory_that_no_pod_has_is_refused(setting: str, uri: str) -> None:
 
 
 def test_a_dataset_may_be_in_a_volume_of_the_transfer() -> None:
-    mounted = {"volumes": [{"name": "nfs", "emptyDir": {}}], "volume_mounts": [{"name": "nfs", "mountPath": "/nfs"}]}
+    mounted = {
+        "pod": pod_patch(
+            {"volumes": [{"name": "nfs", "emptyDir": {}}]}, {"volumeMounts": [{"name": "nfs", "mountPath": "/nfs"}]}
+        )
+    }
     assert plan(dataset_uri="/nfs/flowers", storage={"transfer": mounted})
     with pytest.raises(InvalidSetting, match="dataset_uri '/nfs2/flowers' is the path"):
         plan(dataset_uri="/nfs2/flowers", storage={"transfer": mounted})
@@ -99,16 +104,17 @@ def test_each_gpu_has_a_process_and_the_evaluation_has_one_gpu() -> None:
 
 
 def test_a_gate_that_compares_lets_only_the_evaluation_fetch_the_latest_model() -> None:
-    transfer = {"env": {"AWS_CA_BUNDLE": "/ca/ca.crt"}, "volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}
-    transfer["volume_mounts"] = [{"name": "ca", "mountPath": "/ca"}]
-    volumes = [{"name": "own", "emptyDir": {}}, *transfer["volumes"]]
-    own = {"init_containers": [{"name": "own", "image": "own:1"}], "volumes": volumes}
+    certificates = [{"name": "ca", "configMap": {"name": "ca"}}]
+    pod = pod_patch({"volumes": certificates}, {"volumeMounts": [{"name": "ca", "mountPath": "/ca"}]})
+    transfer = {"env": {"AWS_CA_BUNDLE": "/ca/ca.crt"}, "pod": pod}
+    volumes = [{"name": "own", "emptyDir": {}}, *certificates]
+    own = {"pod": pod_patch({"initContainers": [{"name": "own", "image": "own:1"}], "volumes": volumes})}
     settings = {"train_config": {"code": "0" * 32}, "storage": {"transfer": transfer}, "evaluation_placement": own}
     without = plan(**settings, gate="accuracy>=0.9")
     made = plan(**settings, gate="not worse than latest by 0.005")
     assert made[:-1] == without[:-1]
     pod = made[-1]["spec"]["template"]["spec"]
-    code, fetcher, mine = pod["initContainers"]
+    fetcher, code, mine = pod["initContainers"]
     assert (code["name"], mine["name"]) == ("kubetrain-code", "own")
     source = ["--uri", "s3://bucket/models", "--endpoint", "", "--to", "/latest-model"]
     assert fetcher["command"] == ["python", "-m", "kubetrain_components.fetch_model.fetch", *source]
@@ -128,7 +134,7 @@ def test_a_gate_that_compares_lets_only_the_evaluation_fetch_the_latest_model() 
 
 def test_a_mount_of_your_own_cannot_be_where_the_latest_model_is() -> None:
     mount = {"name": "own", "mountPath": "/latest-model/"}
-    placed = {"volumes": [{"name": "own", "emptyDir": {}}], "volume_mounts": [mount]}
+    placed = {"pod": pod_patch({"volumes": [{"name": "own", "emptyDir": {}}]}, {"volumeMounts": [mount]})}
     assert plan(evaluation_placement=placed)
     with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /latest-model"):
         plan(evaluation_placement=placed, gate="not worse than latest")
@@ -137,9 +143,15 @@ def test_a_mount_of_your_own_cannot_be_where_the_latest_model_is() -> None:
 def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     fetch = {"name": "fetch-code", "image": "git:1"}
     placement = {
-        **{"gpus": 8, "memory": "200Gi", "shm_size": "64Gi", "init_containers": [fetch]},
-        **{"volumes": [{"name": "code", "emptyDir": {}}], "volume_mounts": [{"name": "code", "mountPath": "/code"}]},
-        **{"env": {"PYTHONPATH": "/code"}, "node_selector": {"pool": "train"}},
+        **{"gpus": 8, "memory": "200Gi", "shm_size": "64Gi", "env": {"PYTHONPATH": "/code"}},
+        "pod": pod_patch(
+            {
+                "initContainers": [fetch],
+                "volumes": [{"name": "code", "emptyDir": {}}],
+                "nodeSelector": {"pool": "train"},
+            },
+            {"volumeMounts": [{"name": "code", "mountPath": "/code"}]},
+        ),
     }
     first = plan(placement=placement, train_config={"model": "team.task:build"})[0]
     pod = first["spec"]["template"]["spec"]
@@ -168,7 +180,8 @@ def test_every_pod_has_a_limit_of_cpus_if_the_training_has_one() -> None:
     """A quota may demand it of every pod of the namespace."""
     own_task = {"train_config": {"model": "mytask:build"}, "skip_unchanged": True, "workers": 1}
     for limit in ("", "4"):
-        made = plan(**own_task, placement={"image": "mine:2", "cpu_limit": limit})
+        limits = {"limits": {"cpu": limit}} if limit else {}
+        made = plan(**own_task, placement={"image": "mine:2", "pod": pod_patch({}, {"resources": limits})})
         pods = [each for each in made if each["kind"] == "Job"]
         limits = [
             container["resources"]["limits"].get("cpu")
@@ -177,7 +190,10 @@ def test_every_pod_has_a_limit_of_cpus_if_the_training_has_one() -> None:
         ]
         assert len(limits) >= 3
         assert all(bool(each) == bool(limit) for each in limits), limits
-    larger = plan(placement={"image": "mine:2", "cpu_limit": "2"}, storage={"transfer": {"cpu": "4"}})[2]
+    larger = plan(
+        placement={"image": "mine:2", "pod": pod_patch({}, {"resources": {"limits": {"cpu": "2"}}})},
+        storage={"transfer": {"cpu": "4"}},
+    )[2]
     (container,) = larger["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["cpu"] == "4", "a limit is never below the request"
 

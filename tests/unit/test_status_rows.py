@@ -71,7 +71,7 @@ def test_a_pod_that_no_node_has_room_for_is_named_with_the_reason() -> None:
     shown = " ".join(" ".join(lines(job(recorded("unschedulable")))).split())
     assert "Pending - waiting" in shown
     assert "cannot be scheduled (0/1 nodes are available:" in shown
-    assert "request less, or change node_selector" in shown
+    assert "request less, or change nodeSelector" in shown
 
 
 def test_a_training_shows_its_pods_and_its_progress() -> None:

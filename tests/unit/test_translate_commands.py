@@ -174,7 +174,7 @@ def test_mpirun_cannot_tell_by_exit_codes_when_to_restart() -> None:
 def test_what_a_worker_does_beside_waiting_is_named() -> None:
     translation = changed("mpi_operator_job", ("[/usr/sbin/sshd]", "[sh, -c, /prepare && /usr/sbin/sshd]"))
     found = {each.path: each.instead for each in translation.unmapped}
-    assert "init_containers" in found["spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].command"]
+    assert "initContainers" in found["spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].command"]
 
 
 def test_variables_of_the_launcher_are_set_unless_the_workers_have_others() -> None:

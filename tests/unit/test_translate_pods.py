@@ -12,6 +12,7 @@ from kubetrain_pipelines.cli.translate import translate_and_show
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.errors import InvalidSetting
+from support.translated import main_in, others_in
 
 Manifest = dict[str, Any]
 
@@ -76,7 +77,7 @@ def test_an_init_container_that_copies_the_dataset_becomes_its_uri(
 def test_an_init_container_that_does_more_than_copy_is_kept() -> None:
     for words in (f"{SYNC} --exclude *.tmp", f"{SYNC} && tar xf /data/a.tar", "aws s3 ls s3://animals"):
         template = pod(initContainers=[{**FETCH, "command": ["sh", "-c", words]}])
-        assert placement_of(pytorch_job(template))["init_containers"][0]["name"] == "fetch"
+        assert placement_of(pytorch_job(template))["pod"]["spec"]["initContainers"][0]["name"] == "fetch"
 
 
 def test_a_gang_of_fewer_pods_is_named_without_the_advice_to_set_what_is_set() -> None:
@@ -116,8 +117,8 @@ def test_objects_that_a_run_does_not_need_are_said_not_to_be_needed() -> None:
 def test_small_requests_and_limits_are_kept() -> None:
     amounts = {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": "500m", "memory": "2Gi"}}
     settings = placement_of(pytorch_job(pod({"resources": amounts})))
-    assert (settings["cpu"], settings["cpu_limit"]) == ("250m", "500m")
-    assert (settings["memory"], settings["memory_limit"]) == ("1Gi", "2Gi")
+    assert (settings["cpu"], settings["memory"]) == ("250m", "1Gi")
+    assert main_in(settings)["resources"]["limits"] == {"cpu": "500m", "memory": "2Gi"}
 
 
 @pytest.mark.parametrize("path", ["/data/imagenet", "/data/", "/output/logs", "/dev/shm/cache"])
@@ -126,7 +127,7 @@ def test_a_mount_inside_kubetrains_own_is_named(path: str) -> None:
     volume = {"name": "mine", "persistentVolumeClaim": {"claimName": "c"}}
     translation = pytorch_job(pod({"volumeMounts": [mount, other]}, volumes=[volume]))
     assert "elsewhere" in named(translation)["Worker.template.spec.containers[pytorch].volumeMounts[mine].mountPath"]
-    assert placement_of(translation)["volume_mounts"] == [other]
+    assert main_in(placement_of(translation))["volumeMounts"] == [other]
 
 
 def test_volumes_named_like_kubetrains_own_are_renamed() -> None:
@@ -141,9 +142,9 @@ def test_volumes_named_like_kubetrains_own_are_renamed() -> None:
             )
         )
     )
-    assert [each["name"] for each in settings["volumes"]] == ["job-claim-0", "job-shared-memory"]
-    assert [each["name"] for each in settings["volume_mounts"]] == ["job-claim-0", "job-shared-memory"]
-    assert settings["extra_containers"][0]["volumeMounts"][0]["name"] == "job-claim-0"
+    assert [each["name"] for each in settings["pod"]["spec"]["volumes"]] == ["job-claim-0", "job-shared-memory"]
+    assert [each["name"] for each in main_in(settings)["volumeMounts"]] == ["job-claim-0", "job-shared-memory"]
+    assert others_in(settings)[0]["volumeMounts"][0]["name"] == "job-claim-0"
 
 
 def test_sidecars_share_the_memory_of_the_training() -> None:
@@ -153,7 +154,7 @@ def test_sidecars_share_the_memory_of_the_training() -> None:
     settings = placement_of(pytorch_job(pod({"volumeMounts": [mount]}, volumes=volumes, sidecars=[sidecar])))
     assert settings["shm_size"] == "2Gi"
     assert "volumes" not in settings
-    assert settings["extra_containers"][0]["volumeMounts"] == [{**mount, "name": "shared-memory"}]
+    assert others_in(settings)[0]["volumeMounts"] == [{**mount, "name": "shared-memory"}]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_what_only_one_role_has_is_named_even_without_content() -> None:
 def test_a_request_below_the_limit_of_a_device_is_said() -> None:
     amounts = {"requests": {"ephemeral-storage": "10Gi"}, "limits": {"ephemeral-storage": "50Gi"}}
     translation = pytorch_job(pod({"resources": amounts}))
-    assert placement_of(translation)["extra_resources"] == {"ephemeral-storage": "50Gi"}
+    assert main_in(placement_of(translation))["resources"]["limits"] == {"ephemeral-storage": "50Gi"}
     assert any("50Gi, not 10Gi" in note for note in translation.notes)
 
 
@@ -242,7 +243,8 @@ def test_one_scheduler_starts_the_gang(
     policy = {"runPolicy": {"schedulingPolicy": {"queue": queue}}} if queue else {}
     translation = pytorch_job(pod(schedulerName=name), labels=labels, **policy)
     placement = placement_of(translation)
-    assert tuple(placement.get(each) for each in ("scheduler", "queue", "scheduler_name")) == settings
+    spec = placement.get("pod", {}).get("spec", {})
+    assert (placement.get("scheduler"), placement.get("queue"), spec.get("schedulerName")) == settings
     ends = {path.rpartition(".")[2] for path in named(translation)}
     assert ends & {"schedulerName", "queue"} == left
 
@@ -262,8 +264,10 @@ def test_selectors_of_the_jobs_own_pods_are_left_out() -> None:
     spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **OWN}
     translation = pytorch_job(pod(affinity=affinity, topologySpreadConstraints=[spread]))
     settings = placement_of(translation)
-    assert settings["affinity"] == {"podAffinity": {REQUIRED: [OTHER]}}
-    assert settings["topology_spread"] == [{name: each for name, each in spread.items() if name != "labelSelector"}]
+    assert settings["pod"]["spec"]["affinity"] == {"podAffinity": {REQUIRED: [OTHER]}}
+    assert settings["pod"]["spec"]["topologySpreadConstraints"] == [
+        {name: each for name, each in spread.items() if name != "labelSelector"}
+    ]
     assert len([path for path, instead in named(translation).items() if "together" in instead]) == 3
 
 
@@ -271,7 +275,7 @@ def test_a_selector_of_a_label_that_the_pods_keep_is_taken() -> None:
     own = {"labelSelector": {"matchLabels": {"app": "flowers"}}, "topologyKey": "zone"}
     template = pod(affinity={"podAffinity": {REQUIRED: [own]}})
     template["metadata"] = {"labels": {"app": "flowers"}}
-    assert placement_of(pytorch_job(template))["affinity"] == {"podAffinity": {REQUIRED: [own]}}
+    assert placement_of(pytorch_job(template))["pod"]["spec"]["affinity"] == {"podAffinity": {REQUIRED: [own]}}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +329,7 @@ def test_reasons_have_the_remedy() -> None:
     translation = pytorch_job(pod(activeDeadlineSeconds=77), labels=labels, runPolicy=policy)
     names = named(translation)
     assert names["Worker.template.spec.activeDeadlineSeconds"] == "set deadline_seconds"
-    assert names["metadata.labels.kueue.x-k8s.io/priority-class"] == "set priority_class"
+    assert names["metadata.labels.kueue.x-k8s.io/priority-class"] == "set priorityClassName of pod"
     assert not [path for path in names if "runPolicy" in path]
     with pytest.raises(InvalidSetting, match="2 pods, but minReplicas is 3"):
         pytorch_job(pod(), elasticPolicy={"minReplicas": 3})

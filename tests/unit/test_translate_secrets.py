@@ -12,6 +12,7 @@ from kubetrain_pipelines.translate.fields import shown
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.errors import InvalidSetting
+from support.translated import others_in
 
 HAND_WRITTEN = Path(__file__).parent / "hand_written"
 SECRET = "very-secret-value"
@@ -78,7 +79,7 @@ def test_variables_that_may_be_secrets_are_named_but_not_taken(name: str, value:
         assert f"containers[{container}].env[{name}].value" in output
     placement = translation.parameters["placement"]
     assert placement["env"] == {"LEVEL": "3"}
-    assert placement["extra_containers"][0]["env"] == [{"name": "LEVEL", "value": "3"}]
+    assert others_in(placement)[0]["env"] == [{"name": "LEVEL", "value": "3"}]
 
 
 @pytest.mark.parametrize(
@@ -140,14 +141,16 @@ def test_a_container_that_refers_to_its_secret_is_taken() -> None:
     command = ["sh", "-c", 'wandb login "$KEY" && curl -u "$USER:$PW" -H "Authorization: Bearer ${KEY}" --token $(KEY)']
     helper = {"name": "helper", "image": "registry.example.com/token:1", "command": command}
     helper["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "token"}}}]
-    assert translated(job_with({"initContainers": [helper]})).parameters["placement"]["init_containers"] == [helper]
+    assert translated(job_with({"initContainers": [helper]})).parameters["placement"]["pod"]["spec"][
+        "initContainers"
+    ] == [helper]
 
 
 def test_annotations_that_may_be_secrets_are_named_but_not_taken() -> None:
     annotations = {"wandb/api-key": SECRET, "note": f"password: {SECRET}", "team": "vision"}
     translation = translated(job_with(metadata={"annotations": annotations}))
     assert SECRET not in all_output(translation)
-    assert translation.parameters["placement"]["annotations"] == {"team": "vision"}
+    assert translation.parameters["placement"]["pod"]["metadata"]["annotations"] == {"team": "vision"}
     assert {each.path.rpartition(".")[2] for each in translation.unmapped} >= {"wandb/api-key", "note"}
 
 
@@ -172,7 +175,7 @@ def test_options_of_volumes_that_may_be_secrets_are_named_but_not_taken(field: s
     translation = translated(job_with({"volumes": [volume]}, volumeMounts=[mount]))
     output = all_output(translation)
     assert SECRET not in output and "424242" not in output
-    (taken,) = translation.parameters["placement"]["volumes"]
+    (taken,) = translation.parameters["placement"]["pod"]["spec"]["volumes"]
     assert taken["name"] == "files" and taken.keys() == volume.keys(), "the mount needs the volume"
     (named,) = (each for each in translation.unmapped if each.path.endswith(f"volumes[files].{field}"))
     assert "Secret" in named.instead and named.path in output
@@ -188,7 +191,7 @@ def test_volumes_that_refer_to_secrets_are_taken() -> None:
     ]
     mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
     translation = translated(job_with({"volumes": volumes}, volumeMounts=mounts))
-    assert translation.parameters["placement"]["volumes"] == volumes
+    assert translation.parameters["placement"]["pod"]["spec"]["volumes"] == volumes
 
 
 def test_secrets_of_volumes_that_only_some_pods_have_are_hidden() -> None:

@@ -10,6 +10,7 @@ from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_trainer.errors import InvalidSetting
 from support.manifests import (
     IDENTITY,
@@ -33,19 +34,34 @@ def replicas(policy: RestartPolicy = RestartPolicy.ON_FAILURE, **counts: int) ->
 
 
 REJECTED: list[tuple[Job, str]] = [
-    (pytorch(replace(PLAIN, resource_claims=[{"name": "a"}, {"name": "a"}])), "two resource_claims have the name 'a'"),
-    (pytorch(replace(PLAIN, init_containers=[{"name": "init-pytorch", "image": "i"}])), "the name 'init-pytorch'"),
     (
-        pytorch(replace(PLAIN, extra_containers=[{"name": "pytorch", "image": "i"}])),
-        "two containers of a pod have the name 'pytorch'",
+        pytorch(replace(PLAIN, pod=pod_patch({"resourceClaims": [{"name": "a"}, {"name": "a"}]}))),
+        "two resourceClaims have the name 'a'",
     ),
     (
-        pytorch(replace(PLAIN, volumes=[{"name": "shared-memory"}])),
+        pytorch(replace(PLAIN, pod=pod_patch({"initContainers": [{"name": "init-pytorch", "image": "i"}]}))),
+        "the job has a container 'init-pytorch' itself",
+    ),
+    (
+        pytorch(replace(PLAIN, pod=pod_patch({"containers": [{"name": "pytorch", "image": "i"}]}))),
+        "the job has a container 'pytorch' itself",
+    ),
+    (
+        pytorch(replace(PLAIN, pod=pod_patch({"volumes": [{"name": "shared-memory"}]}))),
         "two volumes of a pod have the name 'shared-memory'",
     ),
-    (pytorch(replace(PLAIN, volumes=[{"name": "claim-1"}])), "two volumes of a pod have the name 'claim-1'"),
-    (pytorch(replace(PLAIN, volume_mounts=[{"name": "a", "mountPath": "/output/"}])), "are mounted at /output: mount"),
-    (pytorch(replace(PLAIN, volume_mounts=[{"name": "a", "mountPath": "/dev/shm"}])), "are mounted at /dev/shm"),
+    (
+        pytorch(replace(PLAIN, pod=pod_patch({"volumes": [{"name": "claim-1"}]}))),
+        "two volumes of a pod have the name 'claim-1'",
+    ),
+    (
+        pytorch(replace(PLAIN, pod=pod_patch({}, {"volumeMounts": [{"name": "a", "mountPath": "/output/"}]}))),
+        "are mounted at /output: mount",
+    ),
+    (
+        pytorch(replace(PLAIN, pod=pod_patch({}, {"volumeMounts": [{"name": "a", "mountPath": "/dev/shm"}]}))),
+        "are mounted at /dev/shm",
+    ),
     (pytorch(Placement()), "set image"),
     (pytorch(identity=replace(IDENTITY, pipeline="3d-unet")), "begin the pipeline's name with a letter"),
     (pytorch(replicas=replicas(Worker=2)), "without a Master or an elastic policy"),
@@ -135,7 +151,7 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
     ("settings", "reason"),
     [
         ({"memory": "16 GB"}, "memory '16 GB' is .*16Gi"),
-        ({"extra_resources": {"hugepages-2Mi": "lots"}}, "hugepages-2Mi 'lots'"),
+        ({"pod": pod_patch({}, {"resources": {"limits": {"hugepages-2Mi": "lots"}}})}, "hugepages-2Mi 'lots'"),
         ({"nccl": {"NCCL_TIMEOUT": 1800}}, "NCCL_TIMEOUT .* nccl_timeout_seconds"),
         ({"nccl": {"LD_PRELOAD": "x"}}, "NCCL_.*'LD_PRELOAD'"),
         ({"secret_env": {"TOKEN": "secret"}}, "secret_env TOKEN must be SECRET/KEY, not 'secret'"),
@@ -143,10 +159,16 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
         ({"scheduler": "kueue"}, "scheduler kueue .*queue"),
         ({"scheduler": "slurm"}, "scheduler .*'slurm'"),
         ({"spot": "gcp"}, "spot .*'gcp'"),
-        ({"scheduler": "volcano", "scheduler_name": "mine"}, "volcano places the pods itself: remove .*'mine'"),
-        ({"extra_containers": ["x"]}, r"extra_containers\[0\] is not an object"),
-        ({"resource_claims": [{"resourceClaimName": "gpu"}]}, r"resource_claims\[0\] has no name"),
-        ({"init_containers": [{"name": "a", "image": "i", "env": {"A": "b"}}]}, r"init_containers.*env is not a list"),
+        (
+            {"scheduler": "volcano", "pod": pod_patch({"schedulerName": "mine"})},
+            "volcano places the pods itself: remove .*'mine'",
+        ),
+        ({"pod": pod_patch({"containers": ["x"]})}, r"pod.spec.containers\[0\] is not an object"),
+        ({"pod": pod_patch({"resourceClaims": [{"resourceClaimName": "gpu"}]})}, r"resourceClaims\[0\] has no name"),
+        (
+            {"pod": pod_patch({"initContainers": [{"name": "a", "image": "i", "env": {"A": "b"}}]})},
+            r"initContainers.*env is not a list",
+        ),
         ({"user": 0}, "user must be at least 1, not 0"),
         ({"gpu": 1}, "unknown setting 'gpu'"),
     ],

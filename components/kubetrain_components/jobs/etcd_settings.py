@@ -78,7 +78,7 @@ def check_rendezvous(
         if name != CA and not _is_secret(path, volumes, mounts):
             raise InvalidSetting(
                 f"rdzv_conf {name} '{path}' is not in a mounted secret, and a key must not be in an image or on a "
-                "shared volume: mount one by volumes and volume_mounts"
+                "shared volume: mount one in pod"
             )
     if KEY in files and CERTIFICATE not in files:
         raise InvalidSetting(f"rdzv_conf {KEY} has no effect without {CERTIFICATE}: set both")

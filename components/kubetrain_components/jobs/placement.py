@@ -1,18 +1,20 @@
 """Placement: where and how a job's pods run, as one JSON object. jobs/kubernetes/ turns it into manifests."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from kubetrain_components.jobs.etcd_settings import check_rendezvous
 from kubetrain_components.jobs.names import check_image, check_object_name
+from kubetrain_components.jobs.pod_checks import check_env, check_pod, check_shape, check_texts
+from kubetrain_components.jobs.pod_patch import MAIN, devices_in, merge, named, pod_patch, small_pod
 from kubetrain_components.jobs.quantity import QUANTITY, amount
-from kubetrain_components.jobs.shapes import SHAPES, TEXTS, check_env, check_shape, check_texts
+from kubetrain_components.manifest import Manifest, without_empty
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.base import Settings, setting
 
-OBJECTS = ("runtime_class", "priority_class", "queue", "service_account")
-QUANTITIES = ("cpu", "cpu_limit", "memory", "memory_limit", "shm_size")
+QUANTITIES = ("cpu", "memory", "shm_size")
 GPU = re.compile(r".+/(gpu|gpu\..+|mig-.+)|gpu\.intel\.com/.+")
 """Resource names of GPUs, including shared ones and MIG slices."""
 PART_OF_GPU = re.compile(r".+/(gpu\..+|mig-.+)|gpu\.intel\.com/(?!i915$|xe$).+")
@@ -22,11 +24,6 @@ OBSOLETE_NCCL = {
     "NCCL_MIN_NRINGS": "is deprecated: use NCCL_MIN_NCHANNELS",
     "NCCL_TREE_THRESHOLD": "has no effect since NCCL 2.5: choose the algorithm with NCCL_ALGO",
 }
-WITHOUT_DEVICES: dict[str, Any] = {
-    **{"gpus": 0, "rdma": 0, "extra_resources": {}, "resource_claims": [], "host_network": False},
-    **{"init_containers": [], "extra_containers": [], "shard_cache": {}},
-}
-"""Settings of a pod that only tries something on a node for training."""
 SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 
@@ -35,30 +32,23 @@ class Placement(Settings):
     PARAMETER: ClassVar[str] = "placement"
 
     image: str = setting("", "image of the pods; empty: kubetrain's own")
-    image_pull_policy: str = setting(
-        "IfNotPresent", "when to pull the image", choices=("IfNotPresent", "Always", "Never")
+    pod: dict[str, Any] = setting(
+        {},
+        "patch of the pod template in Kubernetes' format, for what has no setting: labels and annotations, affinity, "
+        "tolerations, priority, volumes, other containers and so on. The container that trains is named main",
     )
-    image_pull_secrets: list[Any] = setting([], "names of the secrets for pulling images")
-
     cpu: str = setting("1", "CPU request of a pod; without GPUs also the number of threads of its processes together")
-    cpu_limit: str = setting("", "CPU limit of a pod; empty: no limit")
     memory: str = setting("4Gi", "memory request of a pod, which includes /dev/shm")
-    memory_limit: str = setting("", "memory limit of a pod; empty: the same as memory")
     gpus: int = setting(0, "GPUs of a pod", minimum=0)
     allow_idle_gpus: bool = setting(False, "allow fewer PyTorch processes than a pod has GPUs")
     gpu_resource: str = setting("nvidia.com/gpu", "resource name of a GPU in the cluster")
     rdma: int = setting(
         0,
         "RDMA devices of a pod, which then runs as root, because other users may not lock memory; if your nodes allow "
-        "it to all users, request the devices with extra_resources",
+        "it to all users, request the devices in pod",
         minimum=0,
     )
     rdma_resource: str = setting("rdma/rdma_shared_device_a", "resource name of an RDMA device in the cluster")
-    extra_resources: dict[str, Any] = setting({}, "other resources of a pod and the amount of each")
-    resource_claims: list[Any] = setting(
-        [],
-        "resource claims of a pod in Kubernetes' format (DRA), such as for GPUs; its main container uses all of them",
-    )
     shm_size: str = setting("1Gi", "size of /dev/shm, through which data loader processes and NCCL share data")
 
     network: str = setting(
@@ -66,27 +56,15 @@ class Placement(Settings):
     )
     nccl: dict[str, Any] = setting({}, 'your own NCCL settings, such as {"NCCL_DEBUG": "INFO"}')
     host_network: bool = setting(False, "use the network of the nodes, with different ports for each job")
-    istio: bool = setting(False, "allow Istio to inject its sidecar, which keeps the pods from completing")
 
-    node_selector: dict[str, Any] = setting({}, "labels that a node must have")
-    affinity: dict[str, Any] = setting({}, "affinity in Kubernetes' format")
     together: str = setting(
         "", "keep all pods on nodes that share the value of this label (topology.kubernetes.io/…); zone: in one zone"
     )
-    topology_spread: list[Any] = setting(
-        [], "topology spread constraints in Kubernetes' format, for the job's own pods unless they select others"
-    )
-    runtime_class: str = setting(
-        "",
-        "RuntimeClass of the pods, such as nvidia on clusters where that is not the default runtime (K3s, RKE2, Talos)",
-    )
-    tolerations: list[Any] = setting([], "tolerations of the pods in Kubernetes' format")
     spot: str = setting(
         "",
         "run on spot nodes, with the labels and taints of this platform",
         choices=("", "gke", "eks", "aks", "karpenter"),
     )
-    priority_class: str = setting("", "priority class of the pods")
     scheduler: str = setting(
         "",
         "gang scheduler, which starts all pods or none; for volcano and scheduler-plugins, start the training operator "
@@ -94,29 +72,10 @@ class Placement(Settings):
         choices=("", "volcano", "scheduler-plugins", "kueue"),
     )
     queue: str = setting("", "queue of Volcano or Kueue")
-    scheduler_name: str = setting("", "scheduler that places each pod; empty: the cluster's default")
 
-    service_account: str = setting("", "service account of the pods, for storage or S3; empty: they get no token")
     user: int = setting(65532, "numeric user and group of the pods, and group of their volumes", minimum=1)
     env: dict[str, Any] = setting({}, "environment variables; an object is Kubernetes' valueFrom")
     secret_env: dict[str, Any] = setting({}, 'environment variables from secrets, such as {"TOKEN": "my-secret/token"}')
-    env_secrets: list[Any] = setting([], "secrets whose keys all become environment variables; they may be missing")
-    volumes: list[Any] = setting([], "volumes in Kubernetes' format")
-    volume_mounts: list[Any] = setting([], "volume mounts in Kubernetes' format")
-    init_containers: list[Any] = setting(
-        [], "init containers of training and evaluation in Kubernetes' format; with restartPolicy Always, sidecars"
-    )
-    extra_containers: list[Any] = setting(
-        [], "other containers of training and evaluation in Kubernetes' format, which end by themselves"
-    )
-    code_container: dict[str, Any] = setting(
-        {}, "init container that fetches your own code, and its volumes: --code sets it"
-    )
-    shard_cache: dict[str, Any] = setting(
-        {}, "sidecar that fetches tar shards into a cache, and its volumes: data_access=cache sets it"
-    )
-    labels: dict[str, Any] = setting({}, "labels of the pods")
-    annotations: dict[str, Any] = setting({}, "annotations of the pods")
 
     check_imports: bool = setting(True, "import a task of your own in a pod before the dataset is synced")
     scale_metrics: list[Any] = setting(
@@ -164,53 +123,108 @@ class Placement(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, shape in SHAPES.items():
-            check_shape(name, getattr(self, name), shape)
-        for name in TEXTS:
-            check_texts(name, getattr(self, name))
+        check_pod(self.pod)
         check_env(self.env)
+        check_shape("scale_metrics", self.scale_metrics, [{}])
         _check_names(self)
-        quantities = {name: getattr(self, name) for name in QUANTITIES} | self.extra_resources
-        for name, value in quantities.items():
-            if value and not QUANTITY.fullmatch(str(value)):
-                raise InvalidSetting(f"{name} '{value}' is not a Kubernetes quantity: write it like 500m, 4 or 16Gi")
-            if value and name in QUANTITIES and not amount(value):
-                raise InvalidSetting(f"{name} is {value}: set more, or leave it empty")
+        for name in QUANTITIES:
+            _check_quantity(name, getattr(self, name))
         for name in ("cpu", "memory"):
-            _check_limit(name, getattr(self, name), getattr(self, f"{name}_limit"))
+            _check_limit(name, getattr(self, name), str(self.limits.get(name, "")))
+        check_texts("nccl", self.nccl)
         for name in self.nccl:
             _check_nccl(name)
         etcd = (self.rdzv_backend, self.rdzv_endpoint, self.etcd_image)
-        check_rendezvous(*etcd, self.rdzv_conf, self.volumes, self.volume_mounts)
+        check_rendezvous(*etcd, self.rdzv_conf, self.spec.get("volumes") or [], self.main.get("volumeMounts") or [])
         for name, source in self.secret_env.items():
             if not SECRET_KEY.fullmatch(str(source)):
                 raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
         if self.queue and self.scheduler not in ("volcano", "kueue"):
             raise InvalidSetting(f"queue '{self.queue}' has no effect: set scheduler to volcano or kueue")
-        if self.scheduler_name and self.scheduler in ("volcano", "scheduler-plugins"):
-            raise InvalidSetting(
-                f"scheduler {self.scheduler} places the pods itself: remove scheduler_name '{self.scheduler_name}'"
-            )
+        if (own := self.spec.get("schedulerName")) and self.scheduler in ("volcano", "scheduler-plugins"):
+            raise InvalidSetting(f"scheduler {self.scheduler} places the pods itself: remove schedulerName '{own}'")
         if self.scheduler == "kueue" and not self.queue:
             raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
 
+    @classmethod
+    def some_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        given = super().some_of(values)
+        check_pod(given.get("pod", {}))  # patches merge with others before they are part of a placement
+        return given
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The spec of the pod patch."""
+        return self.pod.get("spec") or {}
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        return (self.pod.get("metadata") or {}).get("labels") or {}
+
+    @property
+    def main(self) -> Mapping[str, Any]:
+        """The patch of the container that trains."""
+        return named(self.spec.get("containers"), MAIN)
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        return (self.main.get("resources") or {}).get("limits") or {}
+
+    @property
+    def init_containers(self) -> tuple[str, ...]:
+        return tuple(container["name"] for container in self.spec.get("initContainers") or [])
+
+    @property
+    def devices(self) -> dict[str, Any]:
+        """The devices that the pod patch requests, beside those of settings."""
+        return devices_in(self.main)
+
     @property
     def has_gpus(self) -> bool:
-        return self.gpus > 0 or any(is_gpu(name) for name in self.extra_resources)
+        return self.gpus > 0 or any(is_gpu(name) for name in self.devices)
 
     @property
     def gpu_count(self) -> int:
         """The whole GPUs that a pod requests by number; those of resource claims are not known."""
-        others = ((name, number) for name, number in self.extra_resources.items() if is_gpu(name))
+        others = ((name, number) for name, number in self.devices.items() if is_gpu(name))
         requests = [(self.gpu_resource, self.gpus), *others]
         return sum(int(amount(str(number))) for name, number in requests if not PART_OF_GPU.fullmatch(name))
 
-    def limit_of(self, cpu: str) -> str:
-        """Return the limit of a small pod beside this one that requests these CPUs.
+    def small_limits(self, cpu: str) -> dict[str, str]:
+        """Return the limits of a small pod beside this one that requests these CPUs.
 
-        It has one if this pod does, because a quota may demand that of every pod.
+        It has one of CPUs if this pod does, because a quota may demand that of every pod.
         """
-        return self.cpu_limit and cpu
+        return {"cpu": cpu} if "cpu" in self.limits else {}
+
+    def small(self, cpu: str, keep: tuple[str, ...] = (), **settings: Any) -> Self:
+        """Return the placement of a pod that only tries something on a node for training, without its devices.
+
+        Args:
+            keep: Init containers that it needs.
+        """
+        pod = small_pod(self.pod, self.small_limits(cpu), keep)
+        return replace(self, **{"cpu": cpu, "gpus": 0, "rdma": 0, "host_network": False, "pod": pod, **settings})
+
+    def any_pod(self, cpu: str, *fields: str) -> Manifest:
+        """Return the patch of a pod elsewhere that requests these CPUs: what a cluster may demand of every pod.
+
+        Args:
+            fields: Other fields of the spec that it has in common with this one.
+        """
+        names = ("imagePullSecrets", "serviceAccountName", *fields)
+        resources = without_empty({"limits": self.small_limits(cpu)})
+        main = {"imagePullPolicy": self.main.get("imagePullPolicy", ""), "resources": resources}
+        spec = {name: self.spec[name] for name in names if name in self.spec}
+        return pod_patch(spec, main, **(self.pod.get("metadata") or {}))
+
+    def patched(self, pod: Mapping[str, Any]) -> Self:
+        """Return the placement with this patch over that of the user."""
+        return replace(self, pod=merge(self.pod, pod))
+
+    def based_on(self, pod: Manifest) -> Self:
+        """Return the placement with this patch below that of the user."""
+        return replace(self, pod=merge(pod, self.pod))
 
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)
@@ -231,17 +245,22 @@ def _check_names(placement: Placement) -> None:
     for setting_name in ("image", "etcd_image"):
         if image := getattr(placement, setting_name):
             check_image(setting_name, image)
-    objects = [(name, getattr(placement, name)) for name in OBJECTS]
-    secrets = [(name, secret) for name in ("env_secrets", "image_pull_secrets") for secret in getattr(placement, name)]
-    for setting_name, name in (*objects, *secrets):
-        if name:
-            check_object_name(setting_name, name)
+    if placement.queue:
+        check_object_name("queue", placement.queue)
+
+
+def _check_quantity(name: str, value: str) -> None:
+    if value and not QUANTITY.fullmatch(value):
+        raise InvalidSetting(f"{name} '{value}' is not a Kubernetes quantity: write it like 500m, 4 or 16Gi")
+    if value and not amount(value):
+        raise InvalidSetting(f"{name} is {value}: set more, or leave it empty")
 
 
 def _check_limit(name: str, request: str, limit: str) -> None:
     if request and limit and amount(limit) < amount(request):
         raise InvalidSetting(
-            f"{name}_limit '{limit}' is less than {name} '{request}', which the pod requests: raise it, or lower {name}"
+            f"the limit of {name} '{limit}' is less than {name} '{request}', which the pod requests: raise it, or "
+            f"lower {name}"
         )
 
 

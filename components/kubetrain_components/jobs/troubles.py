@@ -23,15 +23,15 @@ class TroubleTraits:
 class TroubleKind(Enum):
     UNSCHEDULABLE = TroubleTraits(
         "cannot be scheduled",
-        "request less, or change node_selector, affinity, tolerations, preflight=avoid or the nodes",
+        "request less, or change nodeSelector, affinity or tolerations of pod, preflight=avoid, or the nodes",
     )
     SCHEDULER = TroubleTraits(
         "no scheduler has looked at it",
-        "check that this scheduler runs, or change scheduler_name in placement",
+        "check that this scheduler runs, or change schedulerName of pod",
         notice_seconds=30,
     )
     IMAGE_PULL = TroubleTraits(  # a registry may be down for a moment
-        "its image cannot be pulled", "correct image, or set image_pull_secrets", timeout_seconds=120
+        "its image cannot be pulled", "correct image, or set imagePullSecrets of pod", timeout_seconds=120
     )
     BAD_IMAGE_NAME = TroubleTraits("its image name is invalid", "correct image", timeout_seconds=0)
     CONFIGURATION = TroubleTraits(  # someone may be about to create a secret

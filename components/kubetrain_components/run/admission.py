@@ -11,7 +11,7 @@ from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import find_latest
-from kubetrain_components.run.transfer_container import with_cache, with_code
+from kubetrain_components.run.transfer_container import transfer_placement, with_cache, with_code
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.config import TrainConfig
 
@@ -41,7 +41,7 @@ def admit_run(
         train_config=TrainConfig.from_dict(train_config),
         **{name: value for name, value in parameters.items() if name not in (*Placement.names(), *Storage.names())},
     )
-    return with_cache(with_code(admitted))
+    return with_code(with_cache(admitted))
 
 
 def check_model_store(parameters: RunParameters) -> None:
@@ -72,7 +72,7 @@ def check_pods_can_reach(parameters: RunParameters) -> None:
 def _is_mounted(parameters: RunParameters) -> bool:
     """Return True if the dataset is in a volume that the settings of the transfer mount."""
     directory = PurePosixPath(local_path(parameters.dataset_uri))
-    mounts = parameters.storage.transfer.get("volume_mounts", [])
+    mounts = transfer_placement(parameters).main.get("volumeMounts") or []
     return any(directory.is_relative_to(mount["mountPath"]) for mount in mounts)
 
 

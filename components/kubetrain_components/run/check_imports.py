@@ -3,7 +3,6 @@
 Only what this job has proven ends the run. If the job cannot start or end, the training finds out.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
@@ -14,11 +13,13 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.placement import WITHOUT_DEVICES, Placement
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.transfer_container import CACHE_MOUNT
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.own_code.check_imports import ERROR, WARNING
 from kubetrain_trainer.settings.config import TrainConfig
@@ -26,8 +27,7 @@ from kubetrain_trainer.settings.model_names import is_own_code
 
 STAGE = "check_imports"
 MEMORY = "2Gi"
-SMALL: dict[str, Any] = {**WITHOUT_DEVICES, **{"cpu": "500m", "network": "", "together": ""}}
-"""Settings that differ from those of the training pods."""
+CPU = "500m"
 BUDGETS = Budgets(
     queue_seconds=60,
     start_seconds=600,  # to pull the image
@@ -77,16 +77,14 @@ def import_job(identity: JobIdentity, config: TrainConfig, training: Placement) 
 
 def _placement(training: Placement) -> Placement:
     """Request little, but limit memory as for the training. Volumes and init containers may provide the code."""
-    kept = {
-        "init_containers": training.init_containers,
-        "cpu_limit": training.limit_of(SMALL["cpu"]),
-        "memory": min(MEMORY, training.memory or MEMORY, key=amount),
-        "memory_limit": training.memory_limit or training.memory,
-        "tolerations": [*training.tolerations, *_of_gpu_nodes(training)],
-    }
-    return replace(training, **{**SMALL, **kept})
+    limit = str(training.limits.get("memory", training.memory))
+    memory = min(MEMORY, training.memory or MEMORY, key=amount)
+    keep = tuple(name for name in training.init_containers if name != CACHE_MOUNT["name"])
+    small = training.small(CPU, keep, memory=memory, network="", together="")
+    limits = {"memory": limit} if limit else {}
+    return small.patched(pod_patch({"tolerations": _gpu_tolerations(training)}, {"resources": {"limits": limits}}))
 
 
-def _of_gpu_nodes(training: Placement) -> list[Any]:
+def _gpu_tolerations(training: Placement) -> list[Any]:
     """Return the toleration that some clusters add only to pods with GPUs."""
     return [{"key": training.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}] if training.gpus else []

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from kubetrain_components.jobs.placement import Placement, is_gpu
+from kubetrain_components.jobs.pod_patch import KEYS, merge, pod_patch, without_devices
 from kubetrain_components.jobs.quantity import amount, whole_amount
+from kubetrain_components.manifest import without_empty
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.base import Settings
 
@@ -41,15 +43,23 @@ def settings_of_form(kind: type[Settings], parameters: Mapping[str, Any]) -> dic
 
 
 def _merge(name: str, first: Any, second: Any, sources: tuple[str, str]) -> Any:
-    """Merge two values: lists and objects add up, unless objects have different values for a key."""
+    """Merge two values: lists and objects add up, unless they have different values for a key."""
     if isinstance(first, list):
-        return [*first, *(each for each in second if each not in first)]
+        field = name.rpartition(" ")[2]
+        _check_items(name, first, second, KEYS.get(field, ""), sources)
+        return merge({field: first}, {field: second})[field]
     if isinstance(first, Mapping):
-        for key in first.keys() & second.keys():
-            _check_equal(f"{name} {key}", first[key], second[key], sources)
-        return {**first, **second}
+        both = {key: _merge(f"{name} {key}", first[key], second[key], sources) for key in first.keys() & second.keys()}
+        return {**first, **second, **both}
     _check_equal(name, first, second, sources)
     return first
+
+
+def _check_items(name: str, first: list[Any], second: list[Any], key: str, sources: tuple[str, str]) -> None:
+    """Check the items of two lists that merge because they have the same key."""
+    known = {item[key]: item for item in first} if key else {}
+    for item in (item for item in second if key and item[key] in known):
+        _merge(f"{name} {item[key]}", known[item[key]], item, sources)
 
 
 def _check_equal(name: str, first: Any, second: Any, sources: tuple[str, str]) -> None:
@@ -63,29 +73,30 @@ def place_evaluation(training: Placement, own: Mapping[str, Any]) -> Placement:
     Raises:
         InvalidSetting: if its own settings cannot be used, or do not fit the training's.
     """
-    return Placement.from_dict({**_with_one_gpu(training).changed_settings(), **Placement.some_of(own)})
+    given, base = Placement.some_of(own), _with_one_gpu(training)
+    return Placement.from_dict({**base.changed_settings(), **given, "pod": merge(base.pod, given.get("pod", {}))})
 
 
 def _with_one_gpu(training: Placement) -> Placement:
     """Keep RDMA devices: as pods with them run as root, no other user can write to the output."""
-    others = {name: each for name, each in training.extra_resources.items() if not is_gpu(name)}
-    gpus = [name for name, each in training.extra_resources.items() if is_gpu(name) and amount(str(each))]
-    first = {} if training.gpus else dict.fromkeys(gpus[:1], 1)
-    return replace(training, gpus=min(training.gpus, 1), extra_resources=others | first)
+    gpus = [name for name, count in training.devices.items() if is_gpu(name) and amount(str(count))]
+    kept = [] if training.gpus else gpus[:1]
+    limits = {name: value for name, value in training.limits.items() if not is_gpu(name)}
+    others = {name: count for name, count in training.devices.items() if not is_gpu(name)}
+    limits |= {**others, **dict.fromkeys(kept, 1)}
+    pod = training.pod if training.limits == limits else without_devices(training.pod, limits)
+    return replace(training, gpus=min(training.gpus, 1), pod=pod)
 
 
 def placement_settings(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is set on the launch task, such as by `task.set_accelerator_limit(8)`, in Kubernetes' format."""
-    settings = {
-        **_resources(task.get("resources") or {}),
-        "env": {each["name"]: each.get("valueFrom") or each.get("value", "") for each in task.get("env") or []},
-        "affinity": task.get("affinity"),
-        "tolerations": task.get("tolerations"),
-        "node_selector": task.get("node_selector"),
-        "volumes": task.get("volumes"),
-        "volume_mounts": task.get("volume_mounts"),
-    }
-    return {name: value for name, value in settings.items() if value}
+    settings, limits = _resources(task.get("resources") or {})
+    spec = {"nodeSelector": task.get("node_selector"), "affinity": task.get("affinity")}
+    spec |= {name: task.get(name) for name in ("tolerations", "volumes")}
+    main = {"volumeMounts": task.get("volume_mounts") or [], "resources": {"limits": limits} if limits else {}}
+    pod = pod_patch({name: value for name, value in spec.items() if value}, main)
+    env = {each["name"]: each.get("valueFrom") or each.get("value", "") for each in task.get("env") or []}
+    return without_empty({**settings, "env": env, "pod": pod})
 
 
 def without_mlflow(settings: Mapping[str, Any], placement: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,21 +109,18 @@ def without_mlflow(settings: Mapping[str, Any], placement: Mapping[str, Any]) ->
     return {**settings, "env": env}
 
 
-def _resources(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for the resources. As in Kubernetes, a limit without a request is also the request."""
+def _resources(resources: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return settings for the resources, and limits that differ from them or have none. As in Kubernetes, a limit
+    without a request is also the request."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     requested = {**limits, **requests}
-    settings: dict[str, Any] = {
-        "cpu": requested.pop("cpu", ""),
-        "cpu_limit": limits.get("cpu", ""),
-        "memory": requested.pop("memory", ""),
-        "memory_limit": limits.get("memory", ""),
-    }
-    for name, each in requested.items():
+    settings: dict[str, Any] = {name: requested.pop(name, "") for name in ("cpu", "memory")}
+    others = {name: limits[name] for name in ("cpu", "memory") if name in limits}
+    for name, amount_of in requested.items():
         if name == Placement().rdma_resource:
-            settings["rdma"] = whole_amount(str(each))
+            settings["rdma"] = whole_amount(str(amount_of))
         elif is_gpu(name) and "gpus" not in settings:
-            settings |= {"gpu_resource": name, "gpus": whole_amount(str(each))}
+            settings |= {"gpu_resource": name, "gpus": whole_amount(str(amount_of))}
         else:
-            settings.setdefault("extra_resources", {})[name] = str(each)
-    return settings
+            others[name] = str(amount_of)
+    return settings, others

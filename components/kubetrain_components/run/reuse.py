@@ -4,24 +4,19 @@ The status of a pod alone tells which image a name without a digest stands for.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kubetrain_components.jobs.job import Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.placement import WITHOUT_DEVICES
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import MAIN
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import PublishedModel, latest_model
 
 STAGE = "inspect_image"
-SMALL: dict[str, Any] = {
-    **{"cpu": "100m", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
-    **WITHOUT_DEVICES,
-    **{"volumes": [], "volume_mounts": [], "code_container": {}},
-}
-"""Settings that differ from those of the training pods, to which the rest of the placement applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,5 +99,12 @@ def image_job(parameters: RunParameters) -> Job:
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Image", count=1, command=("true",)),),
-        placement=replace(parameters.placement, **SMALL, cpu_limit=parameters.placement.limit_of(SMALL["cpu"])),
+        placement=_image_placement(parameters.placement),
     )
+
+
+def _image_placement(training: Placement) -> Placement:
+    """Return the placement of the training's pods, without what the image alone does not need."""
+    small = training.small("100m", memory="128Mi", shm_size="")
+    nothing = {"volumes": None, "containers": [{"name": MAIN, "volumeMounts": None}]}
+    return small.patched({"spec": nothing})

@@ -58,11 +58,10 @@ class Cause:
 
 CAUSES = {
     QUEUE: Cause(
-        "waiting in a queue or for nodes", "request fewer workers or gpus, or set another queue or priority_class"
+        "waiting in a queue or for nodes",
+        "request fewer workers or gpus, or set another queue, or priorityClassName of pod",
     ),
-    IMAGE: Cause(
-        "pulling images and starting containers", "use a smaller image, and leave image_pull_policy at IfNotPresent"
-    ),
+    IMAGE: Cause("pulling images and starting containers", "use a smaller image, and leave out imagePullPolicy"),
     START: Cause("starting the program, until its first step", "if compile is set, leave it out of short trainings"),
     TRAINING: Cause("training steps", is_work=True),
     PROGRAM: Cause("running your program", is_work=True),
@@ -72,7 +71,7 @@ CAUSES = {
     VALIDATION: Cause("validation", "raise validate_every"),
     REPEATED: Cause("steps repeated after a restart", "lower checkpoint_every"),
     RESTART: Cause("restarts after failures", "see the log for their causes"),
-    PREEMPTION: Cause("preemptions and evictions", "set priority_class, or leave spot empty"),
+    PREEMPTION: Cause("preemptions and evictions", "set priorityClassName of pod, or leave spot empty"),
     END: Cause("writing the model and ending the pods"),
     UNKNOWN: Cause("unknown"),
 }

@@ -1,6 +1,6 @@
 """The placement of the pods of a dataset transfer, and containers that fetch from S3 for other pods in the same way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from kubetrain_components.jobs.job import OWN_PROGRAM, Job, Replica
 from kubetrain_components.jobs.job_identity import LABEL_LENGTH, JobIdentity, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
-from kubetrain_components.jobs.kubernetes.manifests.volumes import CACHE_MOUNT, CODE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.volumes import CODE_MOUNT
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import merge, pod_patch
 from kubetrain_components.manifest import Manifest, without_empty
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
@@ -21,18 +22,7 @@ STAGING_LABEL = LABEL_PREFIX + "staging"
 """Label of pods that write to a staging PVC: its name."""
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """Resources of the transfer's pod, which do not grow with the dataset."""
-EVERY_POD = (
-    "image_pull_policy",
-    "image_pull_secrets",
-    "service_account",
-    "user",
-    "istio",
-    "labels",
-    "annotations",
-    "tolerations",
-)
-"""Settings of the training pods that also apply to the transfer's pod: what a namespace may demand of every pod."""
-
+CACHE_MOUNT = {"name": "kubetrain-shard-cache", "mountPath": "/shard-cache"}
 CACHE_PROGRAM = "kubetrain_components.serve_shards.serve"
 BESIDE_BYTES = 1 << 30
 """Space that is not for shards: a node evicts a pod at the limit, even if only its measurement is inexact."""
@@ -40,6 +30,7 @@ BESIDE_BYTES = 1 << 30
 LATEST_MOUNT = {"name": "kubetrain-latest-model", "mountPath": LATEST_PATH}
 LATEST_PROGRAM = "kubetrain_components.fetch_model.fetch"
 
+CODE_BYTES = "200Mi"
 CODE_PROGRAM = "kubetrain_components.bring_code.fetch"
 
 RESOURCES = {"cpu": "500m", "memory": "512Mi"}
@@ -48,22 +39,26 @@ RESOURCES = {"cpu": "500m", "memory": "512Mi"}
 
 def transfer_placement(parameters: RunParameters) -> Placement:
     """The placement of the transfer's pod, which does not use the nodes of the training pods."""
-    shared = {name: getattr(parameters.placement, name) for name in EVERY_POD}
-    if parameters.placement.scheduler == "kueue":  # the only gang scheduler that also queues plain jobs
-        shared |= {"scheduler": "kueue", "queue": parameters.placement.queue}
+    training, settings = parameters.placement, {**TRANSFER, **Placement.some_of(parameters.storage.transfer)}
+    shared: dict[str, Any] = {"user": training.user, "image": parameters.components_image}
+    if training.scheduler == "kueue":  # the only gang scheduler that also queues plain jobs
+        shared |= {"scheduler": "kueue", "queue": training.queue}
+    pod = merge(training.any_pod(settings["cpu"], "tolerations"), _access_to_s3(parameters.s3_secret))
     if parameters.storage.staging.access_mode == "ReadWriteOnce":
-        staging = {STAGING_LABEL: slug(parameters.storage.staging_claim, LABEL_LENGTH)}
-        shared |= {"labels": {**shared["labels"], **staging}, "affinity": _near_pods(staging)}
-    own = {"image": parameters.components_image, "env_secrets": [parameters.s3_secret]}
-    settings = {**TRANSFER, **shared, **own, **parameters.storage.transfer}
-    return Placement.from_dict({"cpu_limit": parameters.placement.limit_of(settings["cpu"]), **settings})
+        pod = merge(pod, _near_others(slug(parameters.storage.staging_claim, LABEL_LENGTH)))
+    return Placement.from_dict({**shared, **settings, "pod": merge(pod, settings.get("pod", {}))})
 
 
-def _near_pods(labels: dict[str, str]) -> dict[str, Any]:
+def _access_to_s3(secret: str) -> Manifest:
+    return pod_patch(main={"envFrom": [{"secretRef": {"name": secret, "optional": True}}]})
+
+
+def _near_others(claim: str) -> Manifest:
     """Prefer the node of other runs' transfers, because only pods of one node can use the volume at once."""
+    labels = {STAGING_LABEL: claim}
     term = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
-    preferred = [{"weight": 100, "podAffinityTerm": term}]
-    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+    return pod_patch({"affinity": {"podAffinity": preferred}}, labels=labels)
 
 
 def transfer_container(
@@ -80,7 +75,10 @@ def transfer_container(
     container = _container(parameters, command)
     resources = {"requests": RESOURCES, "limits": RESOURCES}
     own = {"name": mount["name"], "volumeMounts": [*container.get("volumeMounts", []), mount], "resources": resources}
-    return {"container": {**container, **own}, "volumes": parameters.storage.transfer.get("volumes", [])}
+    return {
+        "container": {**container, **own},
+        "volumes": list(transfer_placement(parameters).spec.get("volumes") or []),
+    }
 
 
 def _container(parameters: RunParameters, command: tuple[str, ...]) -> Manifest:
@@ -92,12 +90,21 @@ def _container(parameters: RunParameters, command: tuple[str, ...]) -> Manifest:
     return container
 
 
+def fetching(container: Manifest, mount: Manifest, volume: Manifest, others: Sequence[Manifest]) -> Manifest:
+    """Return the patch of a pod in which a container fetches something into a volume that the main one reads."""
+    volumes = [{"name": mount["name"], "emptyDir": volume}, *others]
+    return pod_patch(
+        {"initContainers": [container], "volumes": volumes}, {"volumeMounts": [{**mount, "readOnly": True}]}
+    )
+
+
 def with_code(parameters: RunParameters) -> RunParameters:
     """Return the parameters, whose training pods fetch the archive that train_config names, if any."""
     if not (digest := parameters.train_config.code):
         return parameters
     code = transfer_container(parameters, parameters.model_uri, CODE_MOUNT, CODE_PROGRAM, "--digest", digest)
-    return replace(parameters, placement=replace(parameters.placement, code_container=code))
+    pod = fetching(code["container"], CODE_MOUNT, {"sizeLimit": CODE_BYTES}, code["volumes"])
+    return replace(parameters, placement=parameters.placement.based_on(pod))
 
 
 def latest_source(parameters: RunParameters) -> dict[str, Any]:
@@ -112,15 +119,7 @@ def place_latest(evaluation: Placement, latest: Mapping[str, Any]) -> Placement:
     """Return the placement of an evaluation, whose pod fetches the latest model first, from this source if any."""
     if not latest:
         return evaluation
-    own = {volume["name"] for volume in evaluation.volumes}
-    others = [volume for volume in latest["volumes"] if volume["name"] not in own]
-    volumes = [{"name": LATEST_MOUNT["name"], "emptyDir": {}}, *others]
-    return replace(
-        evaluation,
-        init_containers=[latest["container"], *evaluation.init_containers],
-        volumes=[*evaluation.volumes, *volumes],
-        volume_mounts=[*evaluation.volume_mounts, {**LATEST_MOUNT, "readOnly": True}],
-    )
+    return evaluation.based_on(fetching(latest["container"], LATEST_MOUNT, {}, latest["volumes"]))
 
 
 def stored_shards(parameters: RunParameters) -> dict[str, Any]:
@@ -144,10 +143,11 @@ def with_cache(parameters: RunParameters) -> RunParameters:
     arguments = ("--access", parameters.dataset_access, "--cache-bytes", str(config.cache_bytes))
     made = transfer_container(parameters, parameters.dataset_uri, CACHE_MOUNT, CACHE_PROGRAM, *arguments)
     disk = str(config.cache_bytes + BESIDE_BYTES)
-    folder = {"name": CACHE_MOUNT["name"], "emptyDir": {"sizeLimit": disk}}
     transfer = transfer_placement(parameters)
     # Requests and limits are equal, so that pods of the class Guaranteed stay in it.
     limits = without_empty({"cpu": transfer.cpu, "memory": transfer.memory})
     resources = {"requests": {**limits, "ephemeral-storage": disk}, "limits": limits}
-    cache = {"container": {**made["container"], "resources": resources}, "volumes": [folder, *made["volumes"]]}
-    return replace(parameters, placement=replace(parameters.placement, shard_cache=cache))
+    # An init container that restarts is a sidecar: it runs until the others have ended.
+    sidecar = {**made["container"], "resources": resources, "restartPolicy": "Always"}
+    pod = fetching(sidecar, CACHE_MOUNT, {"sizeLimit": disk}, made["volumes"])
+    return replace(parameters, placement=parameters.placement.based_on(pod))

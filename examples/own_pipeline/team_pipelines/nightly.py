@@ -31,7 +31,7 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
             "rdma": 1,
             "memory": "200Gi",
             "shm_size": "64Gi",
-            "image_pull_secrets": ["team-registry"],
+            "pod": {"spec": {"imagePullSecrets": [{"name": "team-registry"}]}},
         },
         min_accuracy=0.8,
     )

@@ -11,7 +11,7 @@ from kubetrain_trainer.frameworks import PACKAGES
 # Constants, because KFP builds a pipeline while its module is imported.
 _IMAGES = project().images
 PULL_SECRETS = project().image_pull_secrets
-"""The pull secrets of steps; the pods of jobs have image_pull_secrets in their placement."""
+"""The pull secrets of steps; the pods of jobs have those of `pod` in their placement."""
 
 COMPONENTS = _IMAGES.get("components", f"{IMAGE_NAME}:0.1.0")
 TRAINERS = {framework: _IMAGES.get(framework, f"{REGISTRY}/trainer-{framework}:0.1.0") for framework in PACKAGES}

@@ -49,7 +49,7 @@ RULES = (
         texts=("exec format error", "Exec format error", "Signal 4 (SIGILL) received by PID", "Illegal instruction"),
         explanation="The image is for another architecture, or a library uses instructions that this CPU lacks.",
         remedy="Build the image for the architecture of the nodes (`docker build --platform linux/amd64`), or choose "
-        "nodes that fit it with node_selector.",
+        "nodes that fit it by nodeSelector of pod.",
         samples=(
             Sample("exec /usr/local/bin/python: exec format error", "the container runtime"),
             Sample("  traceback : Signal 4 (SIGILL) received by PID 27344", "torchrun of PyTorch 2.15"),

@@ -57,8 +57,8 @@ RULES = (
         title="The registry limits how many images are pulled",
         texts=("toomanyrequests",),
         explanation="Docker Hub counts the pulls of an address or an account; nodes without a login share theirs.",
-        remedy="Pull from a registry or a mirror of your own, or set image_pull_secrets to an account with a higher "
-        "limit. The pull is tried again by itself.",
+        remedy="Pull from a registry or a mirror of your own, or set imagePullSecrets of pod to an account with a "
+        "higher limit. The pull is tried again by itself.",
         samples=(
             Sample(
                 "toomanyrequests: You have reached your pull rate limit. You may increase the limit by authenticating",
@@ -217,8 +217,8 @@ RULES = (
         title="A pod was preempted",
         texts=(DISRUPTIONS["PreemptionByScheduler"], "Preempted by pod "),
         explanation="The scheduler gave its place to a pod of a higher priority.",
-        remedy="Start the run again: it resumes. Set priority_class in placement, or choose other nodes "
-        "with node_selector.",
+        remedy="Start the run again: it resumes. Set priorityClassName of pod, or choose other nodes "
+        "by its nodeSelector.",
         samples=(
             Sample(
                 "transfer-0 was preempted by pods of a higher priority: default-scheduler: preempting to accommodate a "

@@ -87,7 +87,7 @@ RULES = (
         "less than Gigabit Ethernet. All processes wait for it at each step.",
         remedy="Check the network cards and cables of both nodes (`ethtool`, `ibstat`), and what else uses them. If "
         "several of these lines name a node, it is the likely one. With nodes to spare, set preflight=avoid, or "
-        "exclude it with affinity in placement.",
+        "exclude it by affinity of pod.",
         samples=(
             Sample(
                 "slow link: rank 0 on node-0 to rank 2 on node-2 carries 0.122 GB/s, expected at least 0.46 GB/s: "
@@ -105,12 +105,12 @@ RULES = (
         explanation="Before the first step, a product of matrices took twice as long as on the fastest quarter of "
         "them. All processes wait for it at each step.",
         remedy="Look for other programs on the node. `nvidia-smi -q` shows errors, temperature and clocks of its GPU. "
-        "With nodes to spare, set preflight=avoid, or exclude the node with affinity in placement.",
+        "With nodes to spare, set preflight=avoid, or exclude the node by affinity of pod.",
         samples=(
             Sample(
                 "slow device: rank 2 on node-2 takes 2.5 ms for a product of matrices, expected at most 2 ms (H200): "
                 "look for other programs on this node, and for errors and low clocks of its GPU with `nvidia-smi -q`, "
-                "or exclude it (preflight=avoid, or affinity in placement)",
+                "or exclude it (preflight=avoid, or affinity of pod)",
                 "the trainer writes it",
             ),
         ),

@@ -29,14 +29,14 @@ REMEDIES = (
     (r'serviceaccounts? "?([\w.-]+)"? not found', "kubectl -n {namespace} create serviceaccount {0}"),
     (
         r"no PriorityClass with name ([\w.-]+)",
-        "kubectl create priorityclass {0} --value=1000\nor --set priority_class=ANOTHER",
+        "kubectl create priorityclass {0} --value=1000\nor set priorityClassName of pod to another one",
     ),
     ("exceeded quota", "request less with cpu, memory, gpus, or raise the quota: see the quota check"),
     (
         "failed quota: [^:]*: must specify (.*ephemeral.*)",
         "the quota requires {0} on every pod: give the namespace a LimitRange with defaults for it",
     ),
-    ("failed quota: [^:]*: must specify (.*)", "the quota requires {0} on every pod: --set cpu_limit=… memory_limit=…"),
+    ("failed quota: [^:]*: must specify (.*)", "the quota requires {0} on every pod: set limits of main in pod"),
     (
         "(maximum|minimum) (cpu|memory|[\\w./-]+) usage per",
         "--set {1}=…, or change the limits: kubectl -n {namespace} edit limitrange",

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from kubetrain_components.jobs.kubernetes.manifests.node_choice import ANY_NODE
+from kubetrain_components.jobs.pod_checks import REQUIRED
 from kubetrain_components.jobs.quantity import amount
-from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import Needs, Pods
@@ -43,7 +43,7 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     if not usable:
         return missing(
             evidence,
-            "correct node_selector, affinity or tolerations, or label nodes: kubectl label node NAME KEY=VALUE",
+            "correct nodeSelector, affinity or tolerations of pod, or label nodes: kubectl label node NAME KEY=VALUE",
         )
     if room:
         return missing(f"{evidence}, with room for {room} of {count} pods if empty", "request less, or add nodes")
@@ -65,7 +65,7 @@ def _unjudged_rules(spec: Manifest) -> list[str]:
     spread = [
         each for each in spec.get("topologySpreadConstraints") or [] if each["whenUnsatisfiable"] != "ScheduleAnyway"
     ]
-    rules = {"topology_spread": spread, "resource_claims": spec.get("resourceClaims")}
+    rules = {"topologySpreadConstraints": spread, "resourceClaims": spec.get("resourceClaims")}
     return [name for name, values in rules.items() if values]
 
 

@@ -208,7 +208,7 @@ class Examination:
             return admission.judge_refusal(str(refusal), self.cluster.namespace)
 
     def _istio(self) -> Finding:
-        return installed.judge_istio(self.cluster.labels(), is_wanted=self.parameters.placement.istio)
+        return installed.judge_istio(self.cluster.labels(), is_wanted=installed.wants_istio(self.parameters.placement))
 
     def _queue(self) -> Finding:
         placement = self.parameters.placement
@@ -282,7 +282,8 @@ class Examination:
     def _secret(self, name: str, needed: NeededSecret, s3: Status) -> Finding:
         found = self.cluster.get_in_namespace("v1", "secrets", name)
         keys = None if found is None else frozenset(found.get("data") or {})  # only the keys are kept
-        if name in transfer_placement(self.parameters).env_secrets:
+        sources = transfer_placement(self.parameters).main.get("envFrom") or []
+        if any((source.get("secretRef") or {}).get("name") == name for source in sources):
             return data.judge_s3_secret(name, keys, self.cluster.namespace, s3)
         return data.judge_secret(name, needed, keys, self.cluster.namespace)
 

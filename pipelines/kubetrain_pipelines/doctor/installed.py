@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from kubetrain_components.jobs.kubernetes.manifests.pod_template import NO_ISTIO
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, warning
@@ -143,12 +145,20 @@ def judge_kfp(answer: Mapping[str, Any] | None, source: str) -> Finding:
     return ok(evidence)
 
 
+def wants_istio(placement: Placement) -> bool:
+    """Return True if the patch of the pods overrides our label against Istio's sidecar."""
+    return any(str(placement.labels.get(name)).lower() == "true" for name in NO_ISTIO)
+
+
 def judge_istio(labels: Mapping[str, str], *, is_wanted: bool) -> Finding:
     is_on = labels.get("istio-injection") == "enabled" or "istio.io/rev" in labels
     if not is_on:
         return ok("Istio does not inject sidecars in this namespace")
     if is_wanted:
-        return warning("Istio injects a sidecar that never ends, so jobs may not complete", "--set istio=false")
+        return warning(
+            "Istio injects a sidecar that never ends, so jobs may not complete",
+            "leave out sidecar.istio.io/inject in the labels of pod",
+        )
     return ok("Istio injects sidecars in this namespace, and the pods of jobs opt out")
 
 

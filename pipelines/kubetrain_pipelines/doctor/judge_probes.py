@@ -14,7 +14,7 @@ PROVIDE_IMAGE = (
     "run `make images`, push the images to a registry that the nodes can pull from, and set them:\n"
     "--set image=REGISTRY/trainer-pytorch:0.1.0 "
     '--set transfer=\'{"image": "REGISTRY/components:0.1.0"}\'\n'
-    "if the registry requires credentials: --set image_pull_secrets='[\"NAME\"]'"
+    "if the registry requires credentials: set imagePullSecrets of pod"
 )
 PROVIDE_STEP_IMAGE = (
     "push the components image to a registry that the nodes can pull from, name it in [tool.kubetrain.images] of "

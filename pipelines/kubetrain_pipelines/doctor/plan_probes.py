@@ -10,6 +10,7 @@ from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureM
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.etcd_settings import Endpoint
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_placement
@@ -66,13 +67,16 @@ def step_placement(cluster: Cluster, parameters: RunParameters, account: str) ->
     """Return what Kubeflow Pipelines gives to the pod of a step, which has none of the run's placement settings."""
     keys = {key: {"name": parameters.s3_secret, "key": key, "optional": True} for key in VARIABLES}
     source = cluster.ca_of_steps()
+    mounts = [{"name": "custom-ca", "mountPath": str(CA_OF_STEPS.parent)}] if source else []
+    spec = {
+        "imagePullSecrets": [{"name": name} for name in images.PULL_SECRETS],
+        "serviceAccountName": account,
+        "volumes": [{"name": "custom-ca", **source}] if source else [],
+    }
     return Placement(
         image=parameters.components_image,
-        image_pull_secrets=list(images.PULL_SECRETS),
-        service_account=account,
         env={key: {"secretKeyRef": reference} for key, reference in keys.items()},
-        volumes=[{"name": "custom-ca", **source}] if source else [],
-        volume_mounts=[{"name": "custom-ca", "mountPath": str(CA_OF_STEPS.parent)}] if source else [],
+        pod=pod_patch(spec, {"volumeMounts": mounts}),
     )
 
 

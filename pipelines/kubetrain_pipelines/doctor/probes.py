@@ -27,7 +27,8 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
-from kubetrain_components.jobs.placement import WITHOUT_DEVICES, Placement
+from kubetrain_components.jobs.kubernetes.manifests.volumes import CODE_MOUNT
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
@@ -40,7 +41,7 @@ Outcome = Mapping[str, str] | KubetrainError
 """The report of a pod by test, or the error that prevented it."""
 
 PROGRAM = Path(__file__).with_name("pod_program.py")
-SMALL = {"cpu": "50m", "memory": "256Mi", "memory_limit": "", "shm_size": ""}
+CPU, SMALL = "50m", {"memory": "256Mi", "shm_size": ""}
 ALONE = {"network": "", "together": ""}
 WITHOUT_QUEUE = {"scheduler": "", "queue": ""}
 TIMES = {"grace_seconds": 1, "deadline_seconds": 0, "start_seconds": 180, "ttl_seconds": 3600}
@@ -177,15 +178,14 @@ def _job(
     stage: str, token: str, placement: Placement, mounts: tuple[ClaimMount, ...], tests: Mapping[str, list[str]]
 ) -> Job:
     command = ("python", "-c", PROGRAM.read_text(), json.dumps(tests))
-    limit = placement.limit_of(SMALL["cpu"])
-    small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **ALONE, **WITHOUT_QUEUE, **TIMES}, cpu_limit=limit)
+    settings: dict[str, Any] = {**SMALL, **ALONE, **WITHOUT_QUEUE, **TIMES}
     return Job(
         identity=JobIdentity(pipeline="doctor", stage=stage, run_id=token),
         kind=JobKind.BATCH_JOB,
         replicas=(
             Replica(role="Probe", count=1, command=command, env=OWN_PROGRAM, restart_policy=RestartPolicy.NEVER),
         ),
-        placement=small,
+        placement=placement.small(CPU, (CODE_MOUNT["name"],), **settings),
         mounts=mounts,
     )
 

@@ -15,7 +15,7 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.base import Settings, as_text, coerced, parse_value, without_repeats
 from kubetrain_trainer.settings.config import TrainConfig
 
-NAMES_OF_SECRETS = {"s3_secret", "secret_env", "env_secrets", "image_pull_secrets"}
+NAMES_OF_SECRETS = {"s3_secret", "secret_env"}
 REMARK = (
     "{} looks like a secret, and everyone who sees the run can read it: let the program read a variable, which on a "
     "cluster secret_env sets"

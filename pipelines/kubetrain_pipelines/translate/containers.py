@@ -28,7 +28,7 @@ def take_container(draft: Draft, container: Fields, resources: str = "resources"
         draft.set("image", image)
         if not draft.framework:
             draft.note(IMAGE_NOTE.format(image=image))
-    draft.set("image_pull_policy", container.take("imagePullPolicy", str))
+    draft.patch(main={"imagePullPolicy": container.take("imagePullPolicy", str, "")})
     container.drop_if("terminationMessagePath", "/dev/termination-log")
     container.drop_if("terminationMessagePolicy", "File")
     take_variables(draft, container)
@@ -70,14 +70,18 @@ def _take_resources(draft: Draft, container: Fields, resources: str) -> None:
         request = str(requests.pop(name, limit))
         draft.set(name, request)
         if limit and (name == "cpu" or limit != request):
-            draft.set(f"{name}_limit", limit)
+            draft.patch(main=_limited(name, limit))
         if name == "memory" and request and not limit:
-            draft.note(f"memory is also limited to {request}: set memory_limit for more")
+            draft.note(f"memory is also limited to {request}: set a limit of main in pod for more")
     container.drop(f"{resources}.claims")  # the main container uses all claims of its pod
     for name, value in {**requests, **limits}.items():
         if (request := requests.get(name, value)) != value:
             draft.note(f"{name}: each pod requests its limit, {value}, not {request}")
         _take_device(draft, name, str(value), may_lock_memory)
+
+
+def _limited(name: str, value: str) -> dict[str, Any]:
+    return {"resources": {"limits": {name: value}}}
 
 
 def _take_device(draft: Draft, name: str, value: str, may_lock_memory: bool) -> None:
@@ -89,7 +93,7 @@ def _take_device(draft: Draft, name: str, value: str, may_lock_memory: bool) -> 
         draft.set("rdma", whole_amount(value))
         draft.set("rdma_resource", name)
     else:
-        draft.set("extra_resources", {name: value})
+        draft.patch(main=_limited(name, value))
 
 
 def _may_lock_memory(container: Fields) -> bool:
@@ -132,9 +136,4 @@ def _take_source(draft: Draft, name: str, source: Any, container: str) -> None:
 
 def _take_secrets(draft: Draft, container: Fields) -> None:
     for source in container.items("envFrom"):
-        match source.content:
-            case {"secretRef": {"name": secret, **rest}, **others} if not others:
-                draft.set("env_secrets", [secret])
-                if not rest.get("optional"):
-                    draft.note(f"Secret {secret} may be missing for kubetrain: its variables are then not set")
-                source.content.clear()
+        draft.patch(main={"envFrom": [source.take_all()]})

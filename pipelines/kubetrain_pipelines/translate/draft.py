@@ -1,11 +1,15 @@
 """The draft of a translation: settings, fields without a counterpart, and notes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import MPI
+from kubetrain_components.jobs.pod_patch import merge, pod_patch
 from kubetrain_pipelines.translate.fields import Fields, shown
 from kubetrain_pipelines.translate.reasons import reason_for
+
+Fragment = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,19 @@ class Draft:
         elif isinstance(value, dict):
             value = {**(old or {}), **value}
         self.settings[name] = value
+
+    def patch(
+        self, spec: Mapping[str, Any] | None = None, main: Mapping[str, Any] | None = None, **metadata: Any
+    ) -> None:
+        """Add to the patch of the pods: fields of their spec, of the main container, labels and annotations."""
+        given = {name: value for name, value in (spec or {}).items() if value not in (None, "", [], {})}
+        if pod := merge(self.settings.get("pod", {}), pod_patch(given, main, **metadata)):
+            self.settings["pod"] = pod
+
+    @property
+    def pod_spec(self) -> Mapping[str, Any]:
+        spec: Mapping[str, Any] = self.settings.get("pod", {}).get("spec", {})
+        return spec
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:

@@ -12,7 +12,7 @@ from kubetrain_pipelines.translate.torchrun import Torchrun, script_in, torchrun
 from kubetrain_trainer.errors import InvalidSetting
 
 CLEAN_PODS = ("Running", "All", "None")
-GPU_SETTINGS = ("gpus", "gpu_resource", "extra_resources")
+GPU_SETTINGS = ("gpus", "gpu_resource", "pod")
 FEWER = "the gang has all pods, or with min_workers so many"
 OPERATORS = ("kubeflow.org/training-operator", "kubeflow.org/mpi-operator", "trainer.kubeflow.org/trainjob-controller")
 
@@ -140,7 +140,9 @@ def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, 
 
 
 def _placement(draft: Draft) -> Placement:
-    return Placement.from_dict({name: draft.settings[name] for name in GPU_SETTINGS if name in draft.settings})
+    """Return what says how many GPUs a pod has."""
+    given = {name: draft.settings[name] for name in GPU_SETTINGS if name in draft.settings}
+    return Placement.from_dict({"cpu": "", "memory": "", **given})
 
 
 def take_replicas(
@@ -202,7 +204,9 @@ def _take_metrics(draft: Draft, policy: Fields) -> None:
 def take_gang(draft: Draft, policy: Fields) -> None:
     """Take the scheduling policy of a gang, or name what no gang of kubetrain's can have."""
     settings = draft.settings
-    can_queue = settings.get("scheduler") == "volcano" or not settings.keys() & {"scheduler", "scheduler_name"}
+    can_queue = settings.get("scheduler") == "volcano" or not (
+        "scheduler" in settings or "schedulerName" in draft.pod_spec
+    )
     if can_queue and policy.get("queue", str):
         draft.set("scheduler", "volcano")  # other gang schedulers have no queues
         draft.set("queue", policy.take("queue", str))
@@ -213,6 +217,6 @@ def take_gang(draft: Draft, policy: Fields) -> None:
         if fewest := policy.take("minAvailable", int):
             draft.unmapped.append(Unmapped.of(policy.path_of("minAvailable"), fewest, FEWER))
     if settings.get("scheduler") in ("volcano", "scheduler-plugins"):
-        if "priority_class" not in settings:
-            draft.set("priority_class", policy.get("priorityClass", str))
-        policy.drop_if("priorityClass", settings.get("priority_class"))
+        if "priorityClassName" not in draft.pod_spec:
+            draft.patch({"priorityClassName": policy.get("priorityClass", str)})
+        policy.drop_if("priorityClass", draft.pod_spec.get("priorityClassName"))

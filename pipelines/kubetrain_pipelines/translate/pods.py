@@ -21,25 +21,24 @@ CREDENTIALS = "; put its keys into the Secret that s3_secret names"
 
 NOT_TAKEN = (
     "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "
-    "and add the container to {setting}"
+    "and add the container to {setting} of pod"
 )
-ENDLESS = "pods wait for the end of container {name}: if it keeps running, set restartPolicy Always in init_containers"
+ENDLESS = (
+    "pods wait for the end of container {name}: if it keeps running, make it one of initContainers with restartPolicy "
+    "Always"
+)
 
 NOT_SELECTED = "kubetrain's pods have other labels: to keep them near each other, set together"
 
-SAME_FORM: dict[str, tuple[str, type]] = {
-    "nodeSelector": ("node_selector", dict),
-    "affinity": ("affinity", dict),
-    "tolerations": ("tolerations", list),
-    "topologySpreadConstraints": ("topology_spread", list),
-    "runtimeClassName": ("runtime_class", str),
-    "priorityClassName": ("priority_class", str),
-    "resourceClaims": ("resource_claims", list),
+SAME_FORM = {
+    **dict.fromkeys(("nodeSelector", "affinity", "dnsConfig"), dict),
+    **dict.fromkeys(("tolerations", "topologySpreadConstraints", "resourceClaims", "imagePullSecrets"), list),
+    **dict.fromkeys(("runtimeClassName", "priorityClassName", "preemptionPolicy"), str),
+    **{"hostAliases": list, "shareProcessNamespace": bool},
 }
-"""Fields of a pod's spec with a setting of the same form."""
+"""Fields of a pod's spec that its patch takes as they are."""
 GANG_SCHEDULERS = {"volcano": "volcano", "scheduler-plugins-scheduler": "scheduler-plugins"}
 """Settings by the name of a scheduler."""
-SIDECAR = "sidecar.istio.io/inject"
 
 
 def main_container(template: Fields, names: tuple[str, ...]) -> Fields:
@@ -59,14 +58,11 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
     template.drop("apiVersion", "kind")
     _take_metadata(draft, template)
     drop_own_selectors(draft, pod)
-    for field, (setting, kind) in SAME_FORM.items():
-        draft.set(setting, pod.take(field, kind))
-    draft.set("image_pull_secrets", [each.name for each in pod.items("imagePullSecrets")])
-    pod.drop("imagePullSecrets")
+    draft.patch({field: pod.take(field, kind) for field, kind in SAME_FORM.items()})
     _take_scheduler(draft, pod, has_gang)
     _take_network(draft, pod)
     account = pod.take("serviceAccountName", str, "") or pod.take("serviceAccount", str, "")
-    draft.set("service_account", account)
+    draft.patch({"serviceAccountName": account})
     pod.drop_if("serviceAccount", account)
     pod.drop_if("automountServiceAccountToken", bool(account))
     pod.drop_if("enableServiceLinks", False)
@@ -82,14 +78,12 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
 def _take_metadata(draft: Draft, template: Fields) -> None:
     for name in ("labels", "annotations"):
         values = template.take(f"metadata.{name}", dict, {})
-        if str(values.pop(SIDECAR, "")).lower() == "true":
-            draft.set("istio", True)
         for key, value in values.items():
             if is_secret(key, str(value)):
                 path = template.path_of(f"metadata.{name}.{key}")
                 draft.unmapped.append(Unmapped.of(path, value, "it may be a secret, which parameters would show"))
             else:
-                draft.set(name, {key: str(value)})
+                draft.patch(**{name: {key: str(value)}})
 
 
 def _take_scheduler(draft: Draft, pod: Fields, has_gang: bool) -> None:
@@ -100,7 +94,7 @@ def _take_scheduler(draft: Draft, pod: Fields, has_gang: bool) -> None:
     if has_gang and name in GANG_SCHEDULERS:
         draft.set("scheduler", GANG_SCHEDULERS[name])
     elif name != "default-scheduler":
-        draft.set("scheduler_name", name)
+        draft.patch({"schedulerName": name})
 
 
 def _take_network(draft: Draft, pod: Fields) -> None:
@@ -141,13 +135,13 @@ def _selects_own(draft: Draft, selector: Fields) -> bool:
     wanted = list(selector.get("matchLabels", dict, {}).items())
     for each in selector.items("matchExpressions"):
         wanted += [(str(each.content.get("key")), value) for value in each.get("values", list, [])]
-    labels = draft.settings.get("labels", {})
+    labels = draft.settings.get("pod", {}).get("metadata", {}).get("labels", {})
     return any(value == draft.job != "" and labels.get(name) != value for name, value in wanted)
 
 
 def take_other_containers(draft: Draft, pod: Fields, main: Fields) -> None:
     sidecars = [each for each in pod.items("containers") if each.path != main.path]
-    for setting, containers in (("init_containers", pod.items("initContainers")), ("extra_containers", sidecars)):
+    for setting, containers in (("initContainers", pod.items("initContainers")), ("containers", sidecars)):
         for container in containers:
             _take_other(draft, setting, container)
 
@@ -159,14 +153,14 @@ def _take_other(draft: Draft, setting: str, container: Fields) -> None:
         container.content.clear()
         return
     _note_privileges(draft, container)
-    if setting == "extra_containers":
+    if setting == "containers":
         draft.note(ENDLESS.format(name=container.name))
     variables = container.items("env")
     secret = [each for each in variables if is_secret(each.name, str(each.content.get("value", "")))]
     others = {"env": [each.content for each in variables if each not in secret]} if variables else {}
     taken = {**container.take_all(), **others}
     container.content.update({"name": taken.get("name", ""), "env": [each.content for each in secret]})
-    draft.set(setting, [taken])
+    draft.patch({setting: [taken]})
 
 
 def _has_secret(value: Any) -> bool:

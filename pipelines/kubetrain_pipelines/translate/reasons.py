@@ -10,7 +10,7 @@ COMMANDS = r"(mpi|xgb|paddle|jax)ReplicaSpecs\..*"
 REASONS = {
     rf"{COMMANDS}(Probe|lifecycle)": "kubetrain judges a pod by its exit code",
     r"mpiReplicaSpecs\.Worker\..*\.(command|args)$": "Workers wait for mpirun: prepare them in the image, or with "
-    "init_containers",
+    "initContainers of pod",
     r"mpiReplicaSpecs\.Worker\..*\.workingDir": "mpirun starts processes in the folder of the Launcher's command",
     rf"{COMMANDS}\.env\[NCCL_TIMEOUT\]": "NCCL does not read it",
     rf"{COMMANDS}\.ports": "pods need no declared ports",
@@ -24,25 +24,24 @@ REASONS = {
     r"\.env\[(PET_\w+|MASTER_\w+|RANK|LOCAL_RANK|WORLD_SIZE|TF_CONFIG|JOB_COMPLETION_INDEX)\]": "the launcher sets it",
     r"\.env\[NCCL_TIMEOUT\]": "set nccl_timeout_seconds of the training",
     r"\.env\[": "it may be a secret, which parameters would show to everyone: store it in a Secret and set secret_env",
-    r"\.envFrom": "env takes single keys of ConfigMaps (valueFrom), and env_secrets whole Secrets without a prefix",
     r"\.volumeMounts": "kubetrain mounts the dataset at /data, the output PVC at /output and memory at /dev/shm: "
     "mount it elsewhere",
     r"\.volumes": "nothing mounts it without its mount, which has no counterpart",
-    r"\.ports": "pods need no declared ports; the chief serves metrics at metrics_port",
+    r"\.ports": "pods need no declared ports; rank 0 serves metrics at metrics_port",
     r"securityContext": "pods comply with Pod Security restricted; set user, and rdma for locked memory",
     r"\.(hostIPC|hostPID)": "pods comply with Pod Security restricted; set shm_size for shared memory",
     r"\.template\.spec\.restartPolicy": "set restart_policy",
     r"\.restartPolicy": "all pods have one restart_policy: never Always, which also restarts pods that have succeeded, "
     "in an elastic job only OnFailure, and with MPI OnFailure or Never",
-    r"\.nodeName": "set node_selector",
-    r"\.automountServiceAccountToken": "pods get a token exactly if service_account is set",
+    r"\.nodeName": "set nodeSelector of pod",
+    r"\.automountServiceAccountToken": "pods get a token exactly if serviceAccountName of pod is set",
     r"\.terminationGracePeriodSeconds": "a pod needs a second or more to save a checkpoint: set grace_seconds",
     r"(nprocPerNode|nProcPerNode|numProcPerNode)": "set processes_per_worker, one for each GPU",
     r"[rR]dzv|\.standalone": "workers find each other by the c10d rendezvous of worker 0, which needs no server or "
     "ID; to use etcd, set rdzv_backend, and rdzv_endpoint if it is yours",
     r"\.max(Replicas|Nodes)": "Kueue stops a PyTorchJob that grows: set max_workers with launcher trainer or job",
     r"\.activeDeadlineSeconds": "set deadline_seconds",
-    r"priority-class$": "set priority_class",
+    r"priority-class$": "set priorityClassName of pod",
     r"\.metrics$": "an autoscaler needs minReplicas, and Kueue stops a PyTorchJob whose number of pods changes",
     r"^spec\.schedulerName": "the pods name their scheduler: set scheduler, unless it is set for a queue",
     r"\.schedulerName": "Kueue starts all pods of a job or none: it needs no gang scheduler",
@@ -57,7 +56,7 @@ REASONS = {
     r"initializer": "the pipeline copies dataset_uri in the step sync_dataset; choose pretrained weights in model_args",
     r"^metadata\.name$": "the run has a name: pass --name to submit, or --run-id to train",
     r"^metadata\.namespace$": "pods run in the pipeline's namespace: pass --namespace to submit if it is multi-user",
-    r"^metadata\.(labels|annotations)": "labels and annotations of placement are those of the pods; the job has "
+    r"^metadata\.(labels|annotations)": "labels and annotations of pod are those of the pods; the job has "
     "kubetrain's own",
     r"^metadata\.": "the job has kubetrain's own",
 }

@@ -30,7 +30,7 @@ def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
         _rename((*kept, *others), re.compile(re.escape(mount.name)), SHARED_MEMORY)
         mount.content.clear()
     unused = {each.name for each in own} - {each.name for each in (*kept, *others)}
-    draft.set("volume_mounts", [each.take_all() for each in kept])
+    draft.patch(main={"volumeMounts": [each.take_all() for each in kept]})
     for each in volumes:
         if each.content and each.name not in unused:
             _take_volume(draft, each)
@@ -67,7 +67,7 @@ def _take_volume(draft: Draft, volume: Fields) -> None:
         draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
     if "hostPath" in volume.content:
         draft.note(f"volume {volume.name} is a hostPath, which Pod Security baseline and restricted refuse")
-    draft.set("volumes", [_without_secrets(draft, volume.path, volume.take_all())])
+    draft.patch({"volumes": [_without_secrets(draft, volume.path, volume.take_all())]})
 
 
 def _without_secrets(draft: Draft, path: str, value: Any) -> Any:

@@ -146,7 +146,7 @@ def with_loss_by(function: Any, training: Training) -> Training:
 
 def test_gradients_are_compiled_if_the_settings_say_so(tmp_path: Path) -> None:
     """Only what is compiled may not call Python."""
-    trainings = [training_of(tmp_path, compile=is_compiled) for is_compiled in (False, True)]
+    trainings = [training_of(tmp_path, compile=compiled) for compiled in ("none", "default")]
     steps = (step_function(with_loss_by(tf.py_function, each)) for each in trainings)
     batch = (tf.ones((4, 8, 8, 3)), tf.zeros(4, tf.int32), 4, 1, 0.1, 1)
     assert next(steps)(*batch)

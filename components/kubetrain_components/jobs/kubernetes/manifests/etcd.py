@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import RESTRICTED, pod_template
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import merge
 from kubetrain_components.manifest import Manifest
 
 ETCD_LABEL = LABEL_PREFIX + "etcd"
@@ -108,17 +109,11 @@ def _server(job: Job, instance: str) -> Job:
         replicas=(Replica(role="Etcd", count=1, command=_command(etcd_name(identity.name, instance))),),
         placement=Placement(
             image=own.etcd_image,
-            image_pull_policy=own.image_pull_policy,
-            image_pull_secrets=own.image_pull_secrets,
             cpu=CPU,
-            cpu_limit=own.limit_of(CPU),
             memory=f"{BASE_MEBIBYTES + POD_MEBIBYTES * job.max_pods}Mi",
             shm_size="",
-            istio=own.istio,
-            priority_class=own.priority_class,
             user=own.user,
-            labels=own.labels,
-            annotations={**KEPT_ON_ITS_NODE, **own.annotations},
+            pod=merge({"metadata": {"annotations": KEPT_ON_ITS_NODE}}, own.any_pod(CPU, "priorityClassName")),
         ),
     )
 

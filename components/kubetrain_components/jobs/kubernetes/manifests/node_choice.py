@@ -3,7 +3,7 @@
 from kubetrain_components.jobs.annotations import RUN_ID, STAGE
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.jobs.shapes import REQUIRED
+from kubetrain_components.jobs.pod_checks import REQUIRED
 from kubetrain_components.manifest import Manifest, without_empty
 
 SPOT: dict[str, tuple[dict[str, str], str]] = {
@@ -29,11 +29,12 @@ def spot_tolerations(placement: Placement) -> list[Manifest]:
 
 
 def spread_constraints(job: Job) -> list[Manifest]:
-    return [{"labelSelector": _own_pods(job), **each} for each in job.placement.topology_spread]
+    given = job.placement.spec.get("topologySpreadConstraints") or []
+    return [{"labelSelector": _own_pods(job), **constraint} for constraint in given]
 
 
 def affinity(job: Job) -> Manifest:
-    given = job.placement.affinity
+    given = job.placement.spec.get("affinity") or {}
     parts = {"nodeAffinity": _node_affinity(job, given), "podAffinity": _pod_affinity(job, given)}
     return {**given, **without_empty(parts)}
 

@@ -111,7 +111,7 @@ def _scheduling_policy(job: Job) -> Any:
     return models.KubeflowOrgV1SchedulingPolicy(
         min_available=job.elastic.min_replicas if job.elastic else job.total_replicas,
         queue=placement.queue or None,
-        priority_class=placement.priority_class or None,
+        priority_class=placement.spec.get("priorityClassName"),
         schedule_timeout_seconds=placement.start_seconds if placement.scheduler == "scheduler-plugins" else None,
     )
 

@@ -4,7 +4,7 @@ Pods comply with the Pod Security level `restricted`, unless hostNetwork or RDMA
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kubetrain_components.jobs.annotations import APP_LABEL, LABEL_PREFIX, RUN_ID
@@ -17,18 +17,9 @@ from kubetrain_components.jobs.kubernetes.manifests.node_choice import (
     spot_tolerations,
     spread_constraints,
 )
-from kubetrain_components.jobs.kubernetes.manifests.volumes import (
-    cache_mounts,
-    cache_sidecars,
-    cache_volumes,
-    claim_mounts,
-    claim_volumes,
-    code_environment,
-    code_fetchers,
-    code_mounts,
-    code_volumes,
-)
+from kubetrain_components.jobs.kubernetes.manifests.volumes import claim_mounts, claim_volumes, code_environment
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_patch import MAIN, merge, without_devices
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest, strings, without_empty
 from kubetrain_trainer.processes.resources import NODE_VARIABLE
@@ -56,6 +47,9 @@ HOST_INTERFACES = "^lo,docker,cni,veth,cali,flannel"
 NODE_OF_POD: Manifest = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 """The trainers name the node of a slow process."""
 
+NO_ISTIO = {"sidecar.istio.io/inject": "false"}
+"""Disables the sidecar, which keeps pods from completing: current Istio reads a label, older versions an annotation."""
+
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -69,48 +63,55 @@ def pod_template(
         spec: More fields of the spec.
     """
     placement = placement_of(job, replica)
-    return {
-        "metadata": {
-            "labels": {
-                **_app_labels(job),
-                **strings(placement.labels),
-                **_istio(placement),
-                **job.labels,
-                LABEL_PREFIX + "role": replica.role.lower(),
-            },
-            "annotations": {**strings(placement.annotations), **_istio(placement), **job.identity.annotations()},
-        },
+    labels = {**job.labels, LABEL_PREFIX + "role": replica.role.lower()}
+    base = {
+        "metadata": {"labels": {**_app_labels(job), **NO_ISTIO}, "annotations": dict(NO_ISTIO)},
         "spec": without_empty(
             {
-                "initContainers": _secured(
-                    [*code_fetchers(placement), *cache_sidecars(placement), *placement.init_containers]
-                ),
-                "containers": [_container(job, replica, environment), *_secured(placement.extra_containers)],
-                "volumes": [
-                    *claim_volumes(job),
-                    *code_volumes(placement),
-                    *cache_volumes(placement),
-                    *placement.volumes,
-                ],
-                "resourceClaims": list(placement.resource_claims),
+                "containers": [_container(job, replica, environment)],
+                "volumes": claim_volumes(job),
                 "securityContext": _pod_security(placement),
-                "serviceAccountName": placement.service_account,
-                # Only pods with an explicit account may need access to the cluster, as that account says.
-                **({} if placement.service_account else {"automountServiceAccountToken": False}),
+                **({} if placement.spec.get("serviceAccountName") else {"automountServiceAccountToken": False}),
                 "enableServiceLinks": False,
-                "imagePullSecrets": [{"name": name} for name in placement.image_pull_secrets],
-                "nodeSelector": {**spot_labels(placement), **strings(placement.node_selector)},
-                "affinity": affinity(job),
-                "topologySpreadConstraints": spread_constraints(job),
-                "tolerations": [*spot_tolerations(placement), *placement.tolerations],
-                "schedulerName": placement.scheduler_name,
-                "priorityClassName": placement.priority_class,
-                "runtimeClassName": placement.runtime_class,
+                "nodeSelector": spot_labels(placement),
+                "tolerations": spot_tolerations(placement),
                 "terminationGracePeriodSeconds": placement.grace_seconds,
                 **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if placement.host_network else {}),
                 **(spec or {}),
             }
         ),
+    }
+    own = {"metadata": {"labels": labels, "annotations": job.identity.annotations()}}
+    return _completed(merge(merge(base, _patch(job, placement)), own))
+
+
+def _patch(job: Job, placement: Placement) -> Manifest:
+    """Return the user's patch, with what the job adds to its affinity, for the container as it is called in the job."""
+    given = {name: _renamed(items, job) if name == "containers" else items for name, items in placement.spec.items()}
+    nodes = {"affinity": affinity(job), "topologySpreadConstraints": spread_constraints(job)}
+    return {**placement.pod, "spec": {**given, **without_empty(nodes)}}
+
+
+def _renamed(containers: Sequence[Manifest], job: Job) -> list[Manifest]:
+    name = job.kind.traits.container
+    return [{**container, "name": name} if container["name"] == MAIN else container for container in containers]
+
+
+def _completed(template: Manifest) -> Manifest:
+    """Let each container comply with `restricted` unless it says otherwise, the first one use all claims of its pod,
+    and turn numbers into the texts that Kubernetes accepts."""
+    metadata, spec = template["metadata"], template["spec"]
+    first, *others = [_secured(container) for container in spec["containers"]]
+    if claims := [{"name": claim["name"]} for claim in spec.get("resourceClaims") or []]:
+        first = merge({"resources": {"claims": claims}}, first)
+    resources = first["resources"]
+    first |= {"resources": {**resources, **{kind: strings(resources[kind]) for kind in ("requests", "limits")}}}
+    texts = {"nodeSelector": strings(spec["nodeSelector"])} if spec.get("nodeSelector") else {}
+    inits = [_secured(container) for container in spec.get("initContainers") or []]
+    containers = {"containers": [first, *others], **({"initContainers": inits} if inits else {})}
+    return {
+        "metadata": {name: strings(metadata[name]) for name in ("labels", "annotations")},
+        "spec": {**spec, **texts, **containers},
     }
 
 
@@ -120,18 +121,12 @@ def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> M
         {
             "name": job.kind.traits.container,
             "image": placement.image,
-            "imagePullPolicy": placement.image_pull_policy,
+            "imagePullPolicy": "IfNotPresent",
             "command": _command(job, replica),
             "ports": container_ports(job, replica),
             "env": [*container_environment(job, replica), *code_environment(placement, replica.env), *environment],
-            "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
-            "volumeMounts": [
-                *claim_mounts(job),
-                *code_mounts(placement),
-                *cache_mounts(placement),
-                *placement.volume_mounts,
-            ],
+            "volumeMounts": claim_mounts(job),
             "securityContext": _container_security(placement),
             # Only the process itself writes its message; the tail of its log does not replace it.
             "terminationMessagePolicy": "File",
@@ -151,20 +146,18 @@ def placement_of(job: Job, replica: Replica) -> Placement:
     """Return the placement; without devices, and root for RDMA, in a pod that only starts processes in others."""
     if not (job.lead_decides and replica.role == job.lead_role):
         return job.placement
-    return replace(job.placement, gpus=0, rdma=0, extra_resources={}, resource_claims=[])
+    limits = {name: value for name, value in job.placement.limits.items() if name in ("cpu", "memory")}
+    return replace(job.placement, gpus=0, rdma=0, pod=without_devices(job.placement.pod, limits))
 
 
 def _resources(placement: Placement) -> Manifest:
     """Limit devices and memory to their requests, but CPUs only to an explicit limit."""
     devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
-    exact = {name: str(count) for name, count in devices.items() if count} | strings(placement.extra_resources)
-    claims = [{"name": claim["name"]} for claim in placement.resource_claims]
+    exact = {name: str(count) for name, count in devices.items() if count}
+    exact |= strings(placement.devices)
     return {
-        **({"claims": claims} if claims else {}),
         "requests": without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
-        "limits": without_empty(
-            {"cpu": placement.cpu_limit, "memory": placement.memory_limit or placement.memory, **exact}
-        ),
+        "limits": without_empty({"memory": placement.memory, **exact}),
     }
 
 
@@ -180,9 +173,8 @@ def _pod_security(placement: Placement) -> Manifest:
     }
 
 
-def _secured(containers: Iterable[Manifest]) -> list[Manifest]:
-    """Let containers of the user comply with `restricted` unless they say otherwise."""
-    return [{"securityContext": RESTRICTED, **each} for each in containers]
+def _secured(container: Manifest) -> Manifest:
+    return {"securityContext": RESTRICTED, **container}
 
 
 def _container_security(placement: Placement) -> Manifest:
@@ -198,11 +190,6 @@ def _app_labels(job: Job) -> dict[str, str]:
         return {}
     run = job.labels[RUN_ID]
     return {APP_LABEL + "name": "kubetrain", APP_LABEL + "component": "training", APP_LABEL + "instance": run}
-
-
-def _istio(placement: Placement) -> dict[str, str]:
-    """Disable the sidecar: current Istio reads this as a label, older versions as an annotation."""
-    return {} if placement.istio else {"sidecar.istio.io/inject": "false"}
 
 
 def container_environment(job: Job, replica: Replica) -> list[Manifest]:
@@ -231,7 +218,7 @@ def _threads(job: Job) -> dict[str, str]:
     """
     if job.placement.has_gpus:
         return {}
-    quantity = job.placement.cpu_limit or job.placement.cpu
+    quantity = str(job.placement.limits.get("cpu", job.placement.cpu))
     cpus = whole_amount(quantity) if quantity else 1
     return {"OMP_NUM_THREADS": str(max(1, cpus // job.processes_per_replica))}
 

@@ -2,23 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INDEX, variables
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import rendezvous_port
 from kubetrain_components.jobs.kubernetes.manifests.train_job import names_of_jobs
-from kubetrain_components.jobs.kubernetes.manifests.volumes import (
-    cache_mounts,
-    cache_volumes,
-    claim_mounts,
-    claim_volumes,
-    code_mounts,
-    code_volumes,
-)
+from kubetrain_components.jobs.kubernetes.manifests.volumes import claim_mounts, claim_volumes
 from kubetrain_components.jobs.operator_environment import operator_environment
+from kubetrain_components.jobs.pod_patch import MAIN
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_POD_NAME = 63
@@ -81,19 +76,25 @@ def _pod_names(job: Job) -> list[str]:
 
 
 def _container_problems(job: Job) -> Iterator[str]:
-    placement = job.placement
-    theirs = [job.kind.traits.container, *([INIT_CONTAINER] if job.kind is JobKind.PYTORCH_JOB else [])]
-    containers = [str(each["name"]) for each in (*placement.init_containers, *placement.extra_containers)]
-    for name in _repeated([*theirs, *containers]):
-        yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
-    volumes = [*claim_volumes(job), *code_volumes(placement), *cache_volumes(placement), *placement.volumes]
-    for name in _repeated([str(each["name"]) for each in volumes]):
-        yield f"two volumes of a pod have the name '{name}': rename yours in volumes and volume_mounts"
-    mounts = [*claim_mounts(job), *code_mounts(placement), *cache_mounts(placement), *placement.volume_mounts]
-    for path in _repeated([str(each["mountPath"]).rstrip("/") for each in mounts]):
-        yield f"two volumes of a pod are mounted at {path}: mount yours elsewhere in volume_mounts"
-    for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
-        yield f"two resource_claims have the name '{name}': rename one of them"
+    """Yield what a pod patch would change of the job's own."""
+    spec, own = job.placement.spec, [job.kind.traits.container]
+    own += [INIT_CONTAINER] if job.kind is JobKind.PYTORCH_JOB else []
+    for name in _names(spec, "initContainers", "containers"):
+        if name in own and name != MAIN:
+            yield f"the job has a container '{name}' itself: rename yours in pod, or name the one that trains 'main'"
+    for name in _repeated(_names(spec, "initContainers", "containers")):
+        yield f"two containers of pod have the name '{name}': rename one of them"
+    for name in _repeated([*(volume["name"] for volume in claim_volumes(job)), *_names(spec, "volumes")]):
+        yield f"two volumes of a pod have the name '{name}': rename yours in pod"
+    mounts = [*claim_mounts(job), *(job.placement.main.get("volumeMounts") or [])]
+    for path in _repeated([str(mount["mountPath"]).rstrip("/") for mount in mounts]):
+        yield f"two volumes of a pod are mounted at {path}: mount yours elsewhere in pod"
+    for name in _repeated(_names(spec, "resourceClaims")):
+        yield f"two resourceClaims have the name '{name}': rename one of them"
+
+
+def _names(spec: Mapping[str, Any], *fields: str) -> list[str]:
+    return [str(item["name"]) for field in fields for item in spec.get(field) or []]
 
 
 def _port_problems(job: Job) -> Iterator[str]:
@@ -133,7 +134,7 @@ def _mpi_problems(job: Job) -> Iterator[str]:
     if placement.host_network and job.kind is JobKind.TRAIN_JOB:
         yield "the SSH servers of two jobs would have one port of a node: remove host_network"
     if placement.rdma and job.kind is JobKind.TRAIN_JOB:
-        yield "an SSH server of root cannot log in mpiuser: request the devices with extra_resources instead of rdma"
+        yield "an SSH server of root cannot log in mpiuser: request the devices in pod instead of by rdma"
 
 
 def _role_problems(job: Job) -> Iterator[str]:
