@@ -125,7 +125,9 @@ def test_its_steps_and_pods_get_its_pull_secrets(repository: Path) -> None:
     for settings in executors.values():
         assert [each["secretName"] for each in settings["imagePullSecret"]] == ["team-registry"]
     sync = spec["root"]["dag"]["tasks"]["sync-dataset"]["inputs"]["parameters"]
-    assert sync["placement"]["runtimeValue"]["constant"]["pod"] == {"spec": {"imagePullSecrets": [{"name": "team-registry"}]}}
+    assert sync["placement"]["runtimeValue"]["constant"]["pod"] == {
+        "spec": {"imagePullSecrets": [{"name": "team-registry"}]}
+    }
 
 
 @pytest.mark.parametrize(
