@@ -71,7 +71,7 @@ def measure(arguments: argparse.Namespace) -> None:
                 began = time.perf_counter(), time.process_time()
                 take_step(trainings[name], images, labels, batch, step, factor=0.1)
                 seconds[name].append((time.perf_counter() - began[0], time.process_time() - began[1]))
-        if group.role.is_chief:
+        if group.role.is_rank_0:
             print("measured:", json.dumps({name: each[UNTIMED_STEPS:] for name, each in seconds.items()}), flush=True)
 
 

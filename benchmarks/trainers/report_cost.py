@@ -1,4 +1,4 @@
-"""Measure the CPU time of a report, one of which follows every `log_every` steps, in the chief and in another process.
+"""Measure the CPU time of a report, one of which follows every `log_every` steps, in rank 0 and in another process.
 
 .venv/bin/python benchmarks/trainers/report_cost.py [--reports 1000]
 
@@ -57,7 +57,7 @@ def measure(reports: int) -> None:
             began = time.process_time()
             report.steps(TrainingProgress(step=LOG_EVERY * (number + 1)), METRICS, rate=0.1)
             seconds += time.process_time() - began
-    name = "the chief" if role.is_chief else "another process"
+    name = "rank 0" if role.is_rank_0 else "another process"
     print(f"measured: {name}: {1e6 * seconds / reports:.0f} µs of CPU time per report", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Two real processes of each trainer: the chief decides for both, whatever files the other one sees."""
+"""Two real processes of each trainer: rank 0 decides for both, whatever files the other one sees."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
 
-# The first training looks killed after its first checkpoint in the chief's folder; the other's folder stays empty.
+# The first training looks killed after its first checkpoint in rank 0's folder; the other's folder stays empty.
 TRAIN_TWICE = """
 import os, shutil, sys
 from pathlib import Path
@@ -60,9 +60,9 @@ def exchanged(group, **settings):
 role = torchrun_role()
 rank = role.rank
 with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
-    assert group.from_chief(lambda: f"of {rank}") == "of 0"
-    group.from_chief(lambda: time.sleep(2.2))  # the first step may take three times as long
-    group.from_chief(lambda: time.sleep(4.5), takes_long=True)  # the chief saves before all stop
+    assert group.from_rank_0(lambda: f"of {rank}") == "of 0"
+    group.from_rank_0(lambda: time.sleep(2.2))  # the first step may take three times as long
+    group.from_rank_0(lambda: time.sleep(4.5), takes_long=True)  # rank 0 saves before all stop
     model = torch.nn.BatchNorm1d(2)
     model.running_mean += rank + 1
     group.broadcast_statistics(model)
@@ -72,10 +72,10 @@ with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
     assert model.view.tolist() == [0, 2, 4, 6, 8, 10]
     assert exchanged(group, allreduce_bucket_mb=2) == [2, 2]
     assert max(exchanged(group)) == 3, "PyTorch's own choice is a first exchange of 1 MB, and later ones of up to 25"
-    time.sleep(1.5 if rank == 0 else 0)  # the chief exports
+    time.sleep(1.5 if rank == 0 else 0)  # rank 0 exports
 ports = iter(os.environ["PORTS"].split())
 def train_in_a_new_group(arguments):
-    os.environ["MASTER_PORT"] = next(ports)  # the former chief may still use the first one
+    os.environ["MASTER_PORT"] = next(ports)  # the former rank 0 may still use the first one
     train(arguments)
 train_twice(train_in_a_new_group, rank)
 """
@@ -102,7 +102,7 @@ def exchanged(group):
 
 role = tensorflow_role()
 with join_group(TrainConfig(), role) as group:
-    assert group.from_chief(lambda: f"of {role.rank}") == "of 0"
+    assert group.from_rank_0(lambda: f"of {role.rank}") == "of 0"
     with group.strategy.scope():
         frozen = keras.layers.Dense(64, "relu", trainable=False)
         model = keras.Sequential([keras.Input((64,)), keras.layers.BatchNormalization(momentum=0), frozen])
@@ -120,7 +120,7 @@ with join_group(TrainConfig(), role) as group:
     assert exchanged(group) == [4]
 with join_group(TrainConfig(allreduce_bucket_mb=1), role) as group:
     assert exchanged(group) == [2, 2], "TensorFlow adds gradients until they are more than the setting"
-train_twice(train, role.rank, after_the_end=[0])  # the chief waits for nobody then
+train_twice(train, role.rank, after_the_end=[0])  # rank 0 waits for nobody then
 threads = len(os.listdir("/proc/self/task"))
 assert threads < 200, f"{threads} threads: collectives leave some behind"
 """
@@ -129,7 +129,7 @@ assert threads < 200, f"{threads} threads: collectives leave some behind"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ONE_IN_CI)
-def test_all_processes_follow_the_chief_even_if_they_see_other_files(framework: str, tmp_path: Path) -> None:
+def test_all_processes_follow_rank_0_even_if_they_see_other_files(framework: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     if framework == "pytorch":
         processes = [start(PYTORCH, tmp_path, **torchrun_variables(ports, rank)) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""A checkpoint that only the chief reads."""
+"""A checkpoint that only rank 0 reads."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ model._metadata = {"": {"version": 2}}
 expected = {"model": model, "kinds": kinds, "wide": torch.ones(()).expand(3), "optimizer": {0: {"step": 7}}}
 
 def read():
-    assert role.is_chief, "only the chief reads"
+    assert role.is_rank_0, "only rank 0 reads"
     time.sleep(5)  # longer than a collective may take
     return expected
 
@@ -39,7 +39,7 @@ assert state["kinds"][0].data_ptr() != kinds[0].data_ptr(), "a file that was map
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_every_process_has_the_state_that_the_chief_has_read(world_size: int, tmp_path: Path) -> None:
+def test_every_process_has_the_state_that_rank_0_has_read(world_size: int, tmp_path: Path) -> None:
     ports = free_ports(1)
     processes = [
         start_python("-c", PROGRAM, cwd=tmp_path, **torchrun_variables(ports, rank, world_size))

@@ -116,7 +116,7 @@ class FakeGroup(ProcessGroup):
     def describe(self, config: TrainConfig) -> str:
         return "two processes"
 
-    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
+    def from_rank_0(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
         return decide()
 
     def sum(self, values: list[float]) -> list[float]:

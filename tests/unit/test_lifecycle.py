@@ -43,7 +43,7 @@ def weights(path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Training(AnyTraining):
-    """The chief of a training without a framework."""
+    """Rank 0 of a training without a framework."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
         pass
@@ -148,9 +148,7 @@ def test_a_stopped_training_reports_the_checkpoint_that_it_saved_not_a_damaged_l
     assert summarize(resumed.output.time_spent)["seconds"]["checkpoint"] > 0
 
 
-def test_the_model_and_its_average_get_the_chiefs_statistics(
-    resumed: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_and_its_average_get_rank_0s_statistics(resumed: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     model, average, broadcast = object(), object(), list[object]()
     monkeypatch.setattr(FakeGroup, "broadcast_statistics", lambda self, model: broadcast.append(model))
     averaged = replace(resumed, task=SimpleNamespace(model=model), averages=SimpleNamespace(model=average))
@@ -239,22 +237,22 @@ def test_a_large_checkpoint_may_take_longer_to_verify_and_read_than_a_step(
     assert (ended.returncode, ended.stdout) == (0, "resumed at step 7\n")
 
 
-LOST_CHIEF = """
+LOST_RANK_0 = """
 import sys, time
 from pathlib import Path
 from kubetrain_trainer.loop import lifecycle
 from test_lifecycle import PLAN, FakeGroup, resume, training
 
 lifecycle.STORAGE_SECONDS = 0.2
-FakeGroup.from_chief = lambda *_, **__: time.sleep(60)
+FakeGroup.from_rank_0 = lambda *_, **__: time.sleep(60)
 peer = training(Path(sys.argv[1]), rank=1)
 with peer.watchdog:
     resume(peer, PLAN)
 """
 
 
-def test_a_process_does_not_wait_forever_for_a_chief_that_is_lost_while_it_verifies(tmp_path: Path) -> None:
-    ended = run(LOST_CHIEF, tmp_path)
+def test_a_process_does_not_wait_forever_for_rank_0_if_it_is_lost_while_it_verifies(tmp_path: Path) -> None:
+    ended = run(LOST_RANK_0, tmp_path)
     assert ended.returncode == EXIT_CODE
     assert "rank 1 hangs: the start did not end within 0.2 s; it is in" in ended.stdout
 
@@ -274,7 +272,7 @@ def run(program: str, output: Path) -> subprocess.CompletedProcess[str]:
 def test_the_peers_wait_for_the_verification_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[bool] = []
     monkeypatch.setattr(
-        FakeGroup, "from_chief", lambda self, decide, *, takes_long=False: (waits.append(takes_long), decide())[1]
+        FakeGroup, "from_rank_0", lambda self, decide, *, takes_long=False: (waits.append(takes_long), decide())[1]
     )
     assert resume(training(tmp_path), PLAN) == (TrainingProgress(), -1)
     assert waits == [True]

@@ -140,8 +140,8 @@ def slowed(measured: list[Examined], *ranks: int) -> list[Examined]:
     [
         ([10.0, 10.0, 10.0, 10.0], []),
         ([10.0, 2.0, 2.0, 10.0, 10.0, 10.0], ["node-2"]),  # it has both slow links
-        ([2.0, 10.0, 10.0, 10.0, 2.0], ["node-0"]),  # as the chief's here
-        ([2.0, 10.0, 10.0, 10.0, 10.0], ["node-1"]),  # not the chief's
+        ([2.0, 10.0, 10.0, 10.0, 2.0], ["node-0"]),  # as rank 0's here
+        ([2.0, 10.0, 10.0, 10.0, 10.0], ["node-1"]),  # not rank 0's
         ([10.0, 10.0, 2.0, 10.0, 10.0], ["node-3"]),  # the later one
         ([10.0, 2.0, 2.0, 2.0, 10.0, 10.0, 10.0, 2.0, 10.0, 10.0], ["node-3", "node-8", "node-2"]),
         ([0.09], ["node-1"]),
@@ -151,7 +151,7 @@ def test_few_nodes_are_avoided_for_slow_links(rates: list[float], nodes: list[st
     assert avoided(ring(rates)) == nodes
 
 
-def test_the_chiefs_node_is_kept_even_if_it_has_other_pods() -> None:
+def test_rank_0s_node_is_kept_even_if_it_has_other_pods() -> None:
     pods = ring([2.0, 10.0, 10.0, 10.0, 10.0])
     assert avoided([replace(each, node="node-0") if each.rank == 3 else each for each in pods]) == ["node-1"]
 

@@ -32,7 +32,7 @@ def test_tf_config_puts_the_chief_first(
 ) -> None:
     config = {"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"}
     role = tensorflow_role({"TF_CONFIG": json.dumps(config)})
-    assert (role.rank, role.world_size, role.is_chief) == (rank, world_size, rank == 0)
+    assert (role.rank, role.world_size, role.is_rank_0) == (rank, world_size, rank == 0)
 
 
 @pytest.mark.parametrize("environment", [{}, {"TF_CONFIG": ""}])

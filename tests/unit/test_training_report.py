@@ -1,4 +1,4 @@
-"""The chief reports during a training, and other processes do not."""
+"""Rank 0 reports during a training, and other processes do not."""
 
 import contextlib
 import socket
@@ -208,7 +208,7 @@ def test_a_used_port_does_not_fail_the_training(tmp_path: Path) -> None:
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
 
 
-def test_only_the_chief_reports(
+def test_only_rank_0_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     report = begin(tmp_path, rank=1, metrics_port=free_ports(1)[0])

@@ -28,7 +28,7 @@ def keep_the_lock():
 with watchdog.Watchdog(TrainConfig(nccl_timeout_seconds=1), ProcessRole(rank=3, world_size=4)) as dog:
 {body}
 assert signal.getitimer(signal.ITIMER_REAL) == (0, 0), "an alarm would end the process later"
-time.sleep(1.2)  # the chief exports
+time.sleep(1.2)  # rank 0 exports
 print("well ended")
 """
 

@@ -49,7 +49,7 @@ def test_a_run_that_has_trained_stays(trained: str, tmp_path: Path) -> None:
     assert output.train_config().epochs == 3
 
 
-def test_only_the_chief_withdraws(tmp_path: Path) -> None:
+def test_only_rank_0_withdraws(tmp_path: Path) -> None:
     output = start(tmp_path, epochs=3)
     refuse(tmp_path, InvalidSetting("only here"), rank=1, epochs=3)
     assert output.train_config().epochs == 3

@@ -68,7 +68,7 @@ class AnyTraining(ABC):
 
     @abstractmethod
     def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
-        """Copy this state and let the chief's writer write it while the next steps run."""
+        """Copy this state and let rank 0's writer write it while the next steps run."""
 
     @abstractmethod
     def export(self, checkpoint: Checkpoint) -> None:
@@ -99,7 +99,7 @@ def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, An
     """Return the samples to train on and those to validate with."""
     training = task.training_data() if task.training_data else task.data("train")
     samples = training, task.data(config.validation_split)
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         say_what_only_own_data_can_use(config)
         for each in samples:
             log_notes(each)
@@ -117,15 +117,15 @@ def resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
     Raises:
         InvalidSetting: if resume_from names a run that leaves this one nothing to train.
     """
-    # The chief reads and verifies a large checkpoint for as long as the storage needs.
-    with training.watchdog.paused(math.inf if training.group.role.is_chief else STORAGE_SECONDS):
+    # Rank 0 reads and verifies a large checkpoint for as long as the storage needs.
+    with training.watchdog.paused(math.inf if training.group.role.is_rank_0 else STORAGE_SECONDS):
         resumed = _resume(training, plan)
     training.replicas.check()
     return resumed
 
 
 def _resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
-    path = training.group.from_chief(lambda: find_checkpoint(training), takes_long=True)
+    path = training.group.from_rank_0(lambda: find_checkpoint(training), takes_long=True)
     if path is None:
         return TrainingProgress(), -1
     log.info("rank %d resumes from %s", training.group.role.rank, path)
@@ -160,7 +160,7 @@ def find_checkpoint(training: AnyTraining) -> str | None:
 
 def may_save(training: AnyTraining, progress: TrainingProgress) -> bool:
     """Return True if the previous checkpoint is complete; until then a validation would be wasted."""
-    return training.group.from_chief(lambda: training.writer.is_free(progress.step))
+    return training.group.from_rank_0(lambda: training.writer.is_free(progress.step))
 
 
 def save_checkpoint(
@@ -219,6 +219,6 @@ def save_and_stop(training: AnyTraining, progress: TrainingProgress, report: Tra
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():
-        stopped = training.group.from_chief(training.writer.conclude_stop, takes_long=True)
+        stopped = training.group.from_rank_0(training.writer.conclude_stop, takes_long=True)
         report.stop()
         raise Stopped(stopped)

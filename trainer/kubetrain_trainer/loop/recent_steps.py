@@ -67,7 +67,7 @@ class NotFinite(KubetrainError):
 
 class RecentSteps:
     def __init__(self, config: TrainConfig, group: ProcessGroup, resume_hint: Callable[[], str]) -> None:
-        """`resume_hint` is called in the chief after a failure."""
+        """`resume_hint` is called in rank 0 after a failure."""
         self._skips = config.skips_steps
         self.loss_scale = LossScale(config)
         self._group = group
@@ -99,7 +99,7 @@ class RecentSteps:
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row == MAX_SKIPPED:
             raise self._failure(f"{bad}, and the {MAX_SKIPPED - 1} steps before it were not finite either")
-        if self._group.role.is_chief:
+        if self._group.role.is_rank_0:
             scaled = f"; the loss is now scaled by {self.loss_scale.factor:g}" if self.loss_scale.is_used else ""
             log.warning("skipped a step: %s (%d skipped so far)%s", bad, self.skipped, scaled)
         return False
@@ -156,4 +156,4 @@ class RecentSteps:
         return f"the loss of rank {' and '.join(str(rank) for rank, mark in enumerate(marks) if mark)} is {loss}"
 
     def _failure(self, bad: str) -> NotFinite:
-        return NotFinite(f"{bad}: {REMEDY}; {self._group.from_chief(self._resume_hint)}")
+        return NotFinite(f"{bad}: {REMEDY}; {self._group.from_rank_0(self._resume_hint)}")

@@ -31,12 +31,12 @@ def begun(framework: str, arguments: Arguments, role: ProcessRole) -> Iterator[N
     """Record that the run begins, and withdraw it if it is refused before its first step."""
     if role.local_rank == 0:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-    if role.is_chief:
+    if role.is_rank_0:
         arguments.output.begin(framework, arguments.config, arguments.dataset_digest)
     try:
         yield
     except KubetrainError as error:
-        if role.is_chief and not error.is_curable:
+        if role.is_rank_0 and not error.is_curable:
             arguments.output.withdraw()
         raise
 
@@ -52,11 +52,11 @@ def train_together(
     with annotating_errors(lambda: f"{AT_THE_START}, with batch_size={arguments.config.batch_size}"):
         watchdog.beat_start()
         training = build_training(arguments, group, watchdog)
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         log.info(group.describe(arguments.config))
     with running(training):
         run_epochs(training)
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         finish(training)
 
 
@@ -79,13 +79,13 @@ def running(training: AnyTraining) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _accounting_failures(training: AnyTraining) -> Iterator[None]:
-    """If the training fails, let the chief log what the time was spent on."""
+    """If the training fails, let rank 0 log what the time was spent on."""
     try:
         yield
     except Stopped:
         raise
     except Exception:
-        if training.group.role.is_chief and (account := describe(training.output.time_spent)):
+        if training.group.role.is_rank_0 and (account := describe(training.output.time_spent)):
             log.info(account)
         raise
 
@@ -146,7 +146,7 @@ def run_steps(
 
 
 def _say_what_is_hardly_meant(training: AnyTraining, plan: Plan, progress: TrainingProgress) -> None:
-    if training.group.role.is_chief:
+    if training.group.role.is_rank_0:
         last_step = total_steps(training.config, plan, progress)
         for remark in remarks(training.config, training.task, last_step, training.peak_rate):
             log.warning(remark)

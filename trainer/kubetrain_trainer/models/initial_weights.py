@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def initial_weights(arguments: Arguments, group: ProcessGroup, file_names: Sequence[str]) -> Path | None:
     """Return the file of weights to start from; None if there is none, or the run resumes."""
-    found = group.from_chief(partial(_find, arguments.config, arguments.output, file_names), takes_long=True)
+    found = group.from_rank_0(partial(_find, arguments.config, arguments.output, file_names), takes_long=True)
     return Path(found) if found else None
 
 

@@ -35,7 +35,7 @@ NOT_MEASURED: Mapping[str, Any] = {}
 def forget_model(output: TrainingOutput, role: ProcessRole) -> None:
     """Remove what an attempt that was killed left behind: another one could end without writing it again."""
     _end_mark(output, role.rank).unlink(missing_ok=True)
-    if not role.is_chief:
+    if not role.is_rank_0:
         output.path.mkdir(parents=True, exist_ok=True)  # rank 0, which makes it, may not have begun
         _start_mark(output, role.rank).touch()
     else:
@@ -53,7 +53,7 @@ def accept_model(output: TrainingOutput, role: ProcessRole, stop: StopSignal) ->
     """
     if output.is_finished():
         return
-    if not role.is_chief:
+    if not role.is_rank_0:
         _end_mark(output, role.rank).touch()
         _start_mark(output, role.rank).unlink(missing_ok=True)
         return

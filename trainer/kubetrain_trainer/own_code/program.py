@@ -48,18 +48,18 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     entry = own_entry(arguments)
     if role.local_rank == 0:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-    if role.is_chief:
+    if role.is_rank_0:
         for remark in remarks_on_entry(arguments.config):
             print(remark, flush=True)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
         forget_model(output, role)
         os.environ.update(environment(arguments))
-        with _ending_mlflow_run(arguments) if role.is_chief and entry.command else contextlib.nullcontext():
+        with _ending_mlflow_run(arguments) if role.is_rank_0 and entry.command else contextlib.nullcontext():
             run_entry(entry)
         with StopSignal() as stop:  # a pod that has to end now may complete what takes seconds
             accept_model(output, role, stop)
-    if role.is_chief:
+    if role.is_rank_0:
         report_result(output.read_result() or {})
     succeeded.set()
 

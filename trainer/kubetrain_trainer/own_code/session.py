@@ -136,7 +136,7 @@ class Session:
         return peers_of(self._role, self.strategy)
 
     def resume(self) -> Checkpoint | None:
-        path = self._peers.from_chief(self._find_checkpoint)
+        path = self._peers.from_rank_0(self._find_checkpoint)
         if path is None:
             return None
         checkpoint = open_checkpoint(Path(path))
@@ -151,11 +151,11 @@ class Session:
         return str(checkpoint.path) if checkpoint else None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        if not self._role.is_chief:
+        if not self._role.is_rank_0:
             return
-        self._chiefs_report(step).show(step, values)
+        self._report_of_rank_0(step).show(step, values)
 
-    def _chiefs_report(self, step: int) -> "Report":
+    def _report_of_rank_0(self, step: int) -> "Report":
         if self._report is None:
             resumed_step = self._step or step - 1  # a script may resume without resume()
             self._report = Report(self._output, self._config, self._role.world_size, resumed_step)
@@ -169,7 +169,7 @@ class Session:
         """Save while the other processes wait, because they could take long storage for a lost process."""
         if self._is_stopping:
             mark_as_saving_until_exit()
-        result = self._write_by_chief(lambda chiefs: self._write(step, chiefs, metrics), write, collective)
+        result = self._write_by_rank_0(lambda write_it: self._write(step, write_it, metrics), write, collective)
         if self._is_stopping:
             report_result(result)
             end_process(EXIT_CODE)
@@ -181,21 +181,21 @@ class Session:
             saved = self._last = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
             remove_superseded(saved, self._config)
         if not self._is_stopping:  # nothing will read it, and a report that only begins now would have to be ended
-            self._chiefs_report(step).show_checkpoint(metrics, time.perf_counter() - began)
+            self._report_of_rank_0(step).show_checkpoint(metrics, time.perf_counter() - began)
         print(f"saved {saved.name}", flush=True)
         return self._output.stopped_result(saved)
 
-    def _write_by_chief(self, act: Callable[[Write], Any], write: Write, collective: bool) -> Any:
-        """Let the chief act with the write that it is to call, while the others wait, or write too if collective."""
-        if collective and not self._role.is_chief:
+    def _write_by_rank_0(self, act: Callable[[Write], Any], write: Write, collective: bool) -> Any:
+        """Let rank 0 act with the write that it is to call, while the others wait, or write too if collective."""
+        if collective and not self._role.is_rank_0:
             with saving():
                 self._write_together(write, None)
-        chiefs_write = functools.partial(self._write_together, write) if collective else write
-        return self._peers.from_chief(lambda: act(chiefs_write))
+        write_of_rank_0 = functools.partial(self._write_together, write) if collective else write
+        return self._peers.from_rank_0(lambda: act(write_of_rank_0))
 
-    def _write_together(self, write: Write, chiefs_folder: Path | None) -> None:
-        """Write this process's part into the chief's folder, and wait until every process has done so."""
-        write(Path(self._peers.from_chief(lambda: str(chiefs_folder))))
+    def _write_together(self, write: Write, folder_of_rank_0: Path | None) -> None:
+        """Write this process's part into rank 0's folder, and wait until every process has done so."""
+        write(Path(self._peers.from_rank_0(lambda: str(folder_of_rank_0))))
         self._peers.wait()
 
     def finish(self, write_export: Write, metrics: Mapping[str, float], collective: bool) -> None:
@@ -204,7 +204,7 @@ class Session:
                 "stopped before the end without session.save(): this run resumes from its last checkpoint", flush=True
             )
             end_process(EXIT_CODE)
-        self._write_by_chief(lambda chiefs: self._export(chiefs, metrics), write_export, collective)
+        self._write_by_rank_0(lambda write_it: self._export(write_it, metrics), write_export, collective)
         self._peers.leave()
 
     def _export(self, write_export: Write, metrics: Mapping[str, float]) -> None:
@@ -216,7 +216,7 @@ class Session:
 
 
 class Report:
-    """The chief's measurements."""
+    """Rank 0's measurements."""
 
     def __init__(self, output: TrainingOutput, config: TrainConfig, world_size: int, resumed_step: int) -> None:
         self._events = EventFile(output.tensorboard, resumed_step)

@@ -14,7 +14,7 @@ Decision = TypeVar("Decision")
 
 
 class Peers(Protocol):
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+    def from_rank_0(self, decide: Callable[[], Decision]) -> Decision:
         """Return the decision of the process of rank 0 in every process."""
 
     def wait(self) -> None:
@@ -55,7 +55,7 @@ class NoPeers:
     def __init__(self) -> None:
         self._signal: StopSignal | None = None
 
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+    def from_rank_0(self, decide: Callable[[], Decision]) -> Decision:
         return decide()
 
     def wait(self) -> None:

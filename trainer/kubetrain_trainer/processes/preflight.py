@@ -99,7 +99,7 @@ def find(measured: Sequence[Examined]) -> list[Finding]:
 def nodes_to_avoid(measured: Sequence[Examined], findings: Sequence[Finding]) -> list[str]:
     """Return the nodes of bad devices, and a few others so that no slow link is left; none if that would be all nodes.
 
-    A bad node may have two slow links, so the node with most of them goes first, and of several such the chief's last.
+    A bad node may have two slow links, so the node with most of them goes first, and of several such rank 0's last.
 
     Args:
         measured: The measurements by rank.

@@ -34,8 +34,8 @@ class ProcessGroup(Protocol):
     def describe(self, config: TrainConfig) -> str:
         """Return the log line that describes the processes and their hardware."""
 
-    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
-        """Return the chief's decision in every process, because on shared storage each could see a different state.
+    def from_rank_0(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
+        """Return rank 0's decision in every process, because on shared storage each could see a different state.
 
         If it takes long, such as writing a checkpoint, the others wait for it for hours.
         """
@@ -61,7 +61,7 @@ class ProcessGroup(Protocol):
         return [bytes(map(int, row)).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
     def broadcast_statistics(self, model: Any) -> None:
-        """Copy the chief's running statistics to every replica, because these are evaluated and saved."""
+        """Copy rank 0's running statistics to every replica, because these are evaluated and saved."""
 
     def read_numbers(self, numbers: Sequence[Any]) -> list[float]:
         """Copy numbers from this process's device to the host, which waits for them."""

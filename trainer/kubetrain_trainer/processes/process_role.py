@@ -16,7 +16,7 @@ class ProcessRole:
     local_world_size: int = 1
 
     @property
-    def is_chief(self) -> bool:
+    def is_rank_0(self) -> bool:
         """Return True if this process writes checkpoints, reports and logs for all."""
         return self.rank == 0
 

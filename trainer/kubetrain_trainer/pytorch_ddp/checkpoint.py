@@ -81,7 +81,7 @@ def restore(
     *,
     keep_hyperparameters: bool,
 ) -> Sequence[Position] | None:
-    """Load the checkpoint. Only the chief reads it, or each process its parts if the model is sharded.
+    """Load the checkpoint. Only rank 0 reads it, or each process its parts if the model is sharded.
 
     Return where in the training data the processes were that saved it, if they kept that.
 
@@ -129,19 +129,19 @@ def evaluated_weights(state: Mapping[str, Any]) -> Any:
 
 
 def shared_state(read: Callable[[], Any], group: Group) -> Any:
-    """Return what the chief reads, in every process, with its tensors on the process's device.
+    """Return what rank 0 reads, in every process, with its tensors on the process's device.
 
     They are sent tensor by tensor: storage is read once, however many train.
     """
-    state = read() if group.role.is_chief else None
-    outlined = group.from_chief(lambda: with_tensors(state, map(outline, tensors_in(state))), takes_long=True)
+    state = read() if group.role.is_rank_0 else None
+    outlined = group.from_rank_0(lambda: with_tensors(state, map(outline, tensors_in(state))), takes_long=True)
     own = iter(tensors_in(state))
     return with_tensors(outlined, (_sent(each, own, group) for each in tensors_in(outlined)))
 
 
 def _sent(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
     tensor = torch.empty_like(outlined, device="cpu")
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         tensor.copy_(next(own))  # reads the file if it is mapped, for as long as the storage needs
     if group.role.world_size > 1:
         dist.broadcast(as_bytes(tensor), 0, group.patient)

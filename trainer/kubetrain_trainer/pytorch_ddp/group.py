@@ -61,8 +61,8 @@ class Group(ProcessGroup):
             gpus=torch.cuda.device_count(),
         )
 
-    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
-        decision = [decide() if self.role.is_chief else None]
+    def from_rank_0(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
+        decision = [decide() if self.role.is_rank_0 else None]
         if self.role.world_size > 1:
             dist.broadcast_object_list(decision, group=self.patient if takes_long else None)
         return decision[0]  # type: ignore[return-value]

@@ -39,7 +39,7 @@ class JointWriting:
         return lambda: writer.write(progress, details, lambda folder: self._write_all(folder, write_file))
 
     def _write_all(self, folder: Path, write_file: WriteFile) -> None:
-        """Write the chief's file, and wait for those of the others.
+        """Write rank 0's file, and wait for those of the others.
 
         Raises:
             KubetrainError: if another process could not write its file.
@@ -48,25 +48,25 @@ class JointWriting:
         names = [part_file(rank, self._processes) for rank in range(self._processes)]
         for name in names:
             (folder / name).touch()  # else a network file system might show an older list of files
-        self._from_chief(str(folder))
+        self._from_rank_0(str(folder))
         write_file(folder / names[0])
-        for name, rank, problem in zip(names, range(self._processes), self._to_chief(""), strict=True):
+        for name, rank, problem in zip(names, range(self._processes), self._to_rank_0(""), strict=True):
             if problem:
                 raise KubetrainError(f"rank {rank} could not write {folder / name} {problem}")
 
     def _assist(self, write_file: WriteFile) -> None:
-        """Write this process's file where the chief says. The chief reports what goes wrong."""
-        with contextlib.suppress(RuntimeError):  # the chief is lost, which the main thread notices too
-            folder = self._from_chief("")
-            self._to_chief(_problem(write_file, Path(folder, part_file(self._rank, self._processes))))
+        """Write this process's file where rank 0 says. Rank 0 reports what goes wrong."""
+        with contextlib.suppress(RuntimeError):  # rank 0 is lost, which the main thread notices too
+            folder = self._from_rank_0("")
+            self._to_rank_0(_problem(write_file, Path(folder, part_file(self._rank, self._processes))))
 
-    def _from_chief(self, text: str) -> str:
+    def _from_rank_0(self, text: str) -> str:
         texts = [text]
         dist.broadcast_object_list(texts, 0, self._group)
         return texts[0]
 
-    def _to_chief(self, text: str) -> list[str]:
-        """Return the texts of all processes, if this one is the chief. It waits for all at the same time."""
+    def _to_rank_0(self, text: str) -> list[str]:
+        """Return the texts of all processes, if this one is rank 0. It waits for all at the same time."""
         own = torch.frombuffer(bytearray(text.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES)), dtype=torch.uint8)
         received = [torch.empty_like(own) for _ in range(self._processes)] if self._rank == 0 else None
         dist.gather(own, received, 0, self._group)
@@ -78,7 +78,7 @@ def _problem(write_file: WriteFile, path: Path) -> str:
     try:
         write_file(path)
         flush_file(path)
-    except Exception as error:  # noqa: BLE001 - the chief raises it
+    except Exception as error:  # noqa: BLE001 - rank 0 raises it
         cause = os_error_behind(error)
         return describe_os_error(cause) if cause else f"({type(error).__name__}: {error})"
     return ""

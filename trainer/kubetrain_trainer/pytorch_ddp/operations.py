@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def seconds_at_peak(task: Task, config: TrainConfig, loader: Any, group: Group) -> float:
-    """Return the time that all GPUs together need for a sample at least, in the chief; 0: unknown."""
+    """Return the time that all GPUs together need for a sample at least, in rank 0; 0: unknown."""
     peak = peak_operations(torch.cuda.get_device_name(group.device)) if group.device.type == "cuda" else 0.0
     is_reduced = precision_of(config, group.device) in REDUCED
-    if not (peak and is_reduced and group.role.is_chief) or task.step or (inputs := loader.first_inputs()) is None:
+    if not (peak and is_reduced and group.role.is_rank_0) or task.step or (inputs := loader.first_inputs()) is None:
         return 0.0
     return operations_per_sample(task.model, inputs, min(2, loader.size)) / (peak * group.devices)
 

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def run_preflight(config: TrainConfig, group: Group, watchdog: Watchdog) -> str:
-    """Return what all processes measured in a line, which the chief logs with its warnings; empty if it is not due.
+    """Return what all processes measured in a line, which rank 0 logs with its warnings; empty if it is not due.
 
     Raises:
         BadNodes: in all processes, if the next attempt shall avoid some of their nodes.
@@ -56,7 +56,7 @@ def run_preflight(config: TrainConfig, group: Group, watchdog: Watchdog) -> str:
     torch.cuda.empty_cache()
     findings = find(measured)
     text = describe(measured, findings, time.perf_counter() - began)
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         log.info("preflight: %s", text)
         for warning in warnings(findings):
             log.warning(warning)
@@ -149,7 +149,7 @@ def warn_of_versions(group: Group) -> None:
         return
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     conflict = version_conflict(group.collect((node_name(), version)))
-    if conflict and group.role.is_chief:
+    if conflict and group.role.is_rank_0:
         log.warning(conflict)
 
 
@@ -163,7 +163,7 @@ def find_network(group: Group) -> str:
     if not uses_nccl(group):
         return f"gloo over {os.environ.get('GLOO_SOCKET_IFNAME') or _own_address()}"
     processes = group.collect((node_name(), read_transport(read_own_log())))
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         for shortfall in shortfalls(processes, os.environ):
             log.warning(shortfall)
     return describe_transport(transport for _, transport in processes) or with_interface("nccl")

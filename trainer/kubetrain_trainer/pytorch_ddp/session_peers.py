@@ -18,8 +18,8 @@ class GroupPeers:
         self._stop: Stop | None = None
         self._asked = 0
 
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
-        return self._group.from_chief(decide, takes_long=True)
+    def from_rank_0(self, decide: Callable[[], Decision]) -> Decision:
+        return self._group.from_rank_0(decide, takes_long=True)
 
     def wait(self) -> None:
         dist.barrier(self._group.patient)

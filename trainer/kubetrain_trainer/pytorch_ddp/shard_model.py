@@ -61,7 +61,7 @@ def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh:
         root.to(memory_format=torch.contiguous_format)
         for module in units:
             fill(module, group.device)
-            send_from_chief(module)
+            send_from_rank_0(module)
             if styles:
                 split(module, styles, mesh["tensor"])
             if config.is_compiled:
@@ -100,7 +100,7 @@ def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> 
             )
 
 
-def send_from_chief(module: nn.Module) -> None:
+def send_from_rank_0(module: nn.Module) -> None:
     """Let all processes start with the same values, also where they draw others."""
     parameters = [each for each in module.parameters() if not is_part(each)]
     for each in (*parameters, *module.buffers()):

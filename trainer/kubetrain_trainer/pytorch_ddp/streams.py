@@ -76,7 +76,7 @@ class StreamLoader:
         """Plan the epochs of a training with this data."""
         if sampler:
             raise KubetrainError("sampler has no use for training data without [index]: remove it from the Task")
-        if self._role.is_chief and not hasattr(self._samples, "state_dict"):
+        if self._role.is_rank_0 and not hasattr(self._samples, "state_dict"):
             log.warning("the training data has no state_dict(): a run that resumes reads it from its beginning again")
         return stream_plan(self.size, self._config, world_size)
 
@@ -106,7 +106,7 @@ class StreamLoader:
         """Continue at this process's position, if as many processes have saved theirs."""
         if positions is not None and len(positions) == self._role.world_size:
             self._position = positions[self._role.rank]
-        elif self._role.is_chief:
+        elif self._role.is_rank_0:
             saved = f"{len(positions)} processes" if positions else "none"
             log.warning(
                 "the training data is read from its beginning: its position was saved by %s, and %d resume",

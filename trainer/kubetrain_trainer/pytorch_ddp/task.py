@@ -136,7 +136,7 @@ class Task:
     """The memory format of the model. By default, models with 2-D convolutions have torch.channels_last if they work
     with it."""
     broadcast_buffers: bool | None = None
-    """True if the chief's buffers must replace those of the other processes at each step, not only before they are
+    """True if rank 0's buffers must replace those of the other processes at each step, not only before they are
     validated and saved. By default, they do if there are others than the statistics of normalizations, and not with
     `sharding`."""
     find_unused_parameters: bool = False

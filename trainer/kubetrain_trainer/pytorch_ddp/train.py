@@ -36,11 +36,11 @@ def train(arguments: Arguments) -> None:
     with Watchdog(arguments.config, role, on_gpu=on_gpu) as watchdog, join_group(arguments.config, role) as group:
         warn_of_versions(group)
         with begun("pytorch", arguments, role):
-            if not group.from_chief(output.is_finished, takes_long=True):
+            if not group.from_rank_0(output.is_finished, takes_long=True):
                 group.network = find_network(group)
                 group.preflight = run_preflight(arguments.config, group, watchdog)
                 train_together(arguments, group, watchdog, build_training, run_epochs)
-    if role.is_chief:
+    if role.is_rank_0:
         report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 
 

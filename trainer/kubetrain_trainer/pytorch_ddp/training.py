@@ -93,7 +93,7 @@ class Training(AnyTraining):
             staging = self.staging if has_room else None
             save(self.writer, staging, progress, details, state, model.buffers(), self.joint)
         if not has_room:
-            self.group.from_chief(self.writer.wait, takes_long=True)  # else the next step would wait, with its timeout
+            self.group.from_rank_0(self.writer.wait, takes_long=True)  # else the next step would wait, with its timeout
 
     def export(self, checkpoint: Checkpoint) -> None:
         export(self.output, checkpoint, {"classes": self.task.classes}, as_safetensors=self.config.exports_safetensors)
@@ -122,7 +122,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
     parallel = data_parallel(config, task, group, own_time)
     writer, count = CheckpointWriter(arguments.output, config), shards(config, group)
     optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         warn_of_untrained(task.model, optimizers)
         warn_of_slow_layers(factors_of(config, task.model).values(), config.layer_rate)
     return Training(
@@ -135,7 +135,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
         model=parallel,
         optimizers=optimizers,
         peak_rate=optimizers.peak_rate,
-        averages=Averages(config, task.model, copied) if copied else None,  # now that all have the chief's weights
+        averages=Averages(config, task.model, copied) if copied else None,  # now that all have rank 0's weights
         writer=writer,
         staging=Staging(min(count, group.role.local_world_size)),
         recent=RecentSteps(config, group, writer.resume_hint),
@@ -168,12 +168,12 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
                 each.to(memory_format=memory_format)
     if weights:
         new = load_initial_weights(weights, model)
-        if group.role.is_chief:
+        if group.role.is_rank_0:
             warn_of_frozen(frozen_among(new, model))
     if config.activation_checkpointing:
         check_recomputable(task, config, group)
         recompute_activations(model, task)
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         warn_without_layers(task, config, group)
     return copied
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class Profile(ExitStack):
     def __init__(self, config: TrainConfig, output: TrainingOutput, role: ProcessRole, recording: Recording) -> None:
         super().__init__()
-        self._steps = config.steps_to_profile if role.is_chief else range(0)
+        self._steps = config.steps_to_profile if role.is_rank_0 else range(0)
         self._folder = output.path / "profile"
         self._recording = recording
         self._first = self._last = 0

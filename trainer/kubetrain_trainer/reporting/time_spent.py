@@ -1,6 +1,6 @@
 """What the time of a training was spent on, over all of its starts: time.json in its output.
 
-Each start of the chief writes its seconds by cause every few seconds. They add up to the time since it began. What a
+Each start of rank 0 writes its seconds by cause every few seconds. They add up to the time since it began. What a
 killed process did after it last wrote them counts as time in which the training did not run.
 """
 

@@ -1,4 +1,4 @@
-"""The chief's reports: metrics.jsonl, TensorBoard files, MLflow, Prometheus metrics and progress lines."""
+"""Rank 0's reports: metrics.jsonl, TensorBoard files, MLflow, Prometheus metrics and progress lines."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainingReport:
-    """Measurements of all processes, reported by the chief."""
+    """Measurements of all processes, reported by rank 0."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TrainingReport:
         self._seconds_at_peak = seconds_at_peak
         self._waited, self._seconds = 0.0, 0.0
         self._has_warned = False
-        if not group.role.is_chief:
+        if not group.role.is_rank_0:
             return
         self._events = EventFile(output.tensorboard, resumed.step)
         self._metrics = MetricsLog(output.metrics, resumed.step)
@@ -90,7 +90,7 @@ class TrainingReport:
         self._waited += waited
         self._seconds += seconds
         self.window.restart()
-        if not self._group.role.is_chief:
+        if not self._group.role.is_rank_0:
             return
         row: dict[str, Any] = {"step": progress.step, "epoch": progress.epoch, **means, "learning_rate": rate}
         row |= {"samples_per_second": samples_per_second, "data_wait_share": round(wait_share, 4)}
@@ -117,12 +117,12 @@ class TrainingReport:
 
     def book_steps(self, progress: TrainingProgress) -> None:
         """Book the time since the last report or checkpoint to the steps since then."""
-        if self._group.role.is_chief:
+        if self._group.role.is_rank_0:
             self._time.book_steps(progress.step, self.window.seconds_since_first_step)
 
     def checkpoint(self, progress: TrainingProgress, metrics: Mapping[str, float], stall_seconds: float) -> None:
         """Report a checkpoint, and how long the training waited for it, excluding the validation."""
-        if not self._group.role.is_chief:
+        if not self._group.role.is_rank_0:
             return
         row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
         self._log({"step": progress.step, "epoch": progress.epoch, **row, "checkpoint_stall_seconds": stall_seconds})
@@ -133,12 +133,12 @@ class TrainingReport:
 
     def end(self) -> None:
         """Warn at the end of the training if it waited for data."""
-        if self._group.role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
+        if self._group.role.is_rank_0 and self.window.total_seconds >= MEANINGFUL_SECONDS:
             self._warn_of_waiting()
 
     def stop(self) -> None:
         """Write what the time was spent on until this stop, or its end would be time in which nothing ran."""
-        if self._group.role.is_chief:
+        if self._group.role.is_rank_0:
             self._time.book(CHECKPOINT)
             self._write_time()
 

@@ -61,10 +61,10 @@ def save(
     averages: Averages | None,
     role: ProcessRole,
 ) -> None:
-    """Copy the state, in all processes together, and let the chief's writer write the copy while the next steps run."""
+    """Copy the state, in all processes together, and let rank 0's writer write the copy while the next steps run."""
     writer.wait()  # the previous checkpoint is written from the same memory
     state = staging.copy(_state(model, optimizer, averages))
-    if role.is_chief:
+    if role.is_rank_0:
         writer.start(progress, details, lambda path: np.savez(path / STATE_FILE, **state))
 
 

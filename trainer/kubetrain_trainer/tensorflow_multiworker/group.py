@@ -61,10 +61,10 @@ class Group(ProcessGroup):
             gpus=len(gpus),
         )
 
-    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
-        """Sum the chief's JSON bytes and the other processes' zeros, because TensorFlow cannot broadcast objects."""
+    def from_rank_0(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
+        """Sum rank 0's JSON bytes and the other processes' zeros, because TensorFlow cannot broadcast objects."""
         message = np.zeros(DECISION_BYTES)
-        if self.role.is_chief:
+        if self.role.is_rank_0:
             text = json.dumps(decide()).encode()
             message[: len(text)] = list(text)
         received = self.sum_array(message).astype(np.uint8).tobytes()
@@ -108,9 +108,9 @@ class Group(ProcessGroup):
         if self.replicas == 1 or not statistics:
             return
         joined = np.concatenate([variable.numpy().ravel() for variable in statistics])
-        chiefs = self.sum_array(joined if self.role.is_chief else np.zeros_like(joined))
+        broadcast = self.sum_array(joined if self.role.is_rank_0 else np.zeros_like(joined))
         ends = np.cumsum([variable.shape.num_elements() for variable in statistics])
-        for variable, values in zip(statistics, np.split(chiefs, ends[:-1]), strict=True):
+        for variable, values in zip(statistics, np.split(broadcast, ends[:-1]), strict=True):
             variable.assign(values.reshape(variable.shape))
 
     def read_numbers(self, numbers: Sequence[tf.Tensor]) -> list[float]:

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 def seconds_at_peak(task: KerasTask, config: TrainConfig, samples: Any, group: Group) -> float:
-    """Return the time that all GPUs together need for a sample at least, in the chief; 0: unknown."""
+    """Return the time that all GPUs together need for a sample at least, in rank 0; 0: unknown."""
     peak = min(map(peak_operations, gpu_names()), default=0.0)
-    if not (peak and precision_of(config) in ("bf16", "fp16") and group.role.is_chief):
+    if not (peak and precision_of(config) in ("bf16", "fp16") and group.role.is_rank_0):
         return 0.0
     count = min(2, len(samples))
     inputs, _ = next(load(samples, [keys_of(range(count))], task.collate))

@@ -16,8 +16,8 @@ class GroupPeers:
         self._strategy = strategy
         self._stop: Stop | None = None
 
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
-        return self._group.from_chief(decide)
+    def from_rank_0(self, decide: Callable[[], Decision]) -> Decision:
+        return self._group.from_rank_0(decide)
 
     def wait(self) -> None:
         self._group.sum([0.0])

@@ -29,15 +29,15 @@ from kubetrain_trainer.termination import report_result
 def train(arguments: Arguments) -> None:
     output, role = arguments.output, tensorflow_role()
     if output.is_finished():  # the others may have ended, so that this process would wait for them
-        if role.is_chief:
+        if role.is_rank_0:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
     else:
         with Watchdog(arguments.config, role) as watchdog, join_group(arguments.config, role) as group:
             keep_memory()
             with begun("tensorflow", arguments, role):
-                if not group.from_chief(output.is_finished):
+                if not group.from_rank_0(output.is_finished):
                     train_together(arguments, group, watchdog, build_training, run_epochs)
-    if role.is_chief:
+    if role.is_rank_0:
         report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 
 

@@ -86,7 +86,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     if task.sampler:
         check_sampler(task.sampler, group)
-    if group.role.is_chief:
+    if group.role.is_rank_0:
         warn_of_frozen(layer.name for layer in new if not layer.trainable)
         warn_of_slow_layers(factors_of(task.model, config.layer_rate), config.layer_rate)
     watchdog.beat_start()
@@ -108,7 +108,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
         peak_rate=peak_rate,
         averages=averages,
         writer=writer,
-        staging=Staging(is_needed=group.role.is_chief),
+        staging=Staging(is_needed=group.role.is_rank_0),
         recent=RecentSteps(config, group, writer.resume_hint),
         replicas=Replicas(group, partial(norm_of, task.model)),
         profile=Profile(config, arguments.output, group.role, recording),
