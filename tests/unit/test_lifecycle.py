@@ -13,16 +13,10 @@ import pytest
 
 from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.loop.lifecycle import (
-    AnyTraining,
-    is_validation_due,
-    resume,
-    save_and_stop,
-    say_what_only_own_data_can_use,
-)
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas
-from kubetrain_trainer.loop.whole_training import finish
+from kubetrain_trainer.loop.train import finish, is_validation_due, resume, save_and_stop
+from kubetrain_trainer.loop.training import AnyTraining, warn_of_unused_settings
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -105,9 +99,9 @@ def resumed(tmp_path: Path) -> Training:
 
 
 def test_settings_of_images_are_named_if_the_data_is_the_tasks_own(caplog: pytest.LogCaptureFixture) -> None:
-    say_what_only_own_data_can_use(TrainConfig(model="torchvision:resnet18", recipe="strong"))
+    warn_of_unused_settings(TrainConfig(model="torchvision:resnet18", recipe="strong"))
     assert not caplog.text
-    say_what_only_own_data_can_use(TrainConfig(model="own:build", recipe="strong", augment={"flip": 0}, epochs=2))
+    warn_of_unused_settings(TrainConfig(model="own:build", recipe="strong", augment={"flip": 0}, epochs=2))
     assert "recipe=strong, augment={'flip': 0}: without effect, unless the task's data reads the setting" in caplog.text
 
 
@@ -240,10 +234,10 @@ def test_a_large_checkpoint_may_take_longer_to_verify_and_read_than_a_step(
 LOST_RANK_0 = """
 import sys, time
 from pathlib import Path
-from kubetrain_trainer.loop import lifecycle
+from kubetrain_trainer.loop import train
 from test_lifecycle import PLAN, FakeGroup, resume, training
 
-lifecycle.STORAGE_SECONDS = 0.2
+train.STORAGE_SECONDS = 0.2
 FakeGroup.from_rank_0 = lambda *_, **__: time.sleep(60)
 peer = training(Path(sys.argv[1]), rank=1)
 with peer.watchdog:

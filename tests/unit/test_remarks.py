@@ -6,26 +6,26 @@ from typing import Any
 import pytest
 
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.remarks import remarks
+from kubetrain_trainer.settings.remarks import training_warnings
 
 
 def said(settings: dict[str, Any], *, peak_rate: float = 0.1, **own: object) -> list[str]:
-    """Return the remarks on a training of two epochs with seven steps each."""
+    """Return the warnings of a training of two epochs with seven steps each."""
     task = SimpleNamespace(**{"optimizer": None, "schedule": None, **own})
-    return [*remarks(TrainConfig.from_dict({"epochs": 2, **settings}), task, 14, peak_rate)]
+    return [*training_warnings(TrainConfig.from_dict({"epochs": 2, **settings}), task, 14, peak_rate)]
 
 
 @pytest.mark.parametrize(
-    ("settings", "remark"),
+    ("settings", "warning"),
     [
         ({"max_steps": 20}, "the training ends after step 14, with epochs=2, before max_steps=20"),
         ({"warmup_steps": 15}, "warmup_steps=15 is more than the 14 steps of the training"),
         ({"warmup_epochs": 2.5}, "warmup_epochs=2.5 is more than epochs=2"),
     ],
 )
-def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, Any], remark: str) -> None:
+def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, Any], warning: str) -> None:
     [only] = said(settings)
-    assert only.startswith(remark)
+    assert only.startswith(warning)
     assert bool(said(settings, schedule=lambda step: 1.0)) is ("max_steps" in settings)
 
 
@@ -34,14 +34,14 @@ def test_settings_that_the_training_fills_are_not_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "remark"),
+    ("settings", "warning"),
     [
         ({"cache_gb": 7}, "cache_gb=7.0 has no effect: it is for data_access=cache, not volume"),
         ({"synthetic_classes": 4}, "synthetic_classes=4 has no effect: it is for data=synthetic, not image_folder"),
     ],
 )
-def test_settings_of_another_choice_are_named(settings: dict[str, Any], remark: str) -> None:
-    assert said(settings, peak_rate=0.001) == [remark]
+def test_settings_of_another_choice_are_named(settings: dict[str, Any], warning: str) -> None:
+    assert said(settings, peak_rate=0.001) == [warning]
 
 
 def test_settings_of_the_choice_made_are_not_named() -> None:

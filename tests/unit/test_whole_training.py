@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.failures import TransientFailure
-from kubetrain_trainer.loop.whole_training import begun
+from kubetrain_trainer.loop.train import begun
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole

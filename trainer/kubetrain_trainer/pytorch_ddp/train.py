@@ -13,8 +13,7 @@ import torch
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.data.stream_plan import remaining_batches
-from kubetrain_trainer.loop.lifecycle import resume
-from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
+from kubetrain_trainer.loop.train import begun, resume, run_steps, train_together
 from kubetrain_trainer.processes.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.processes.process_role import torchrun_role
 from kubetrain_trainer.processes.resources import keep_freed_memory, return_freed_memory

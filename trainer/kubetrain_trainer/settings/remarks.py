@@ -1,4 +1,4 @@
-"""Remarks on settings that are allowed, but hardly meant."""
+"""Warnings of settings that are allowed, but hardly meant."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,26 +11,26 @@ UNREACHED = "the learning rate will not reach its peak"
 HIGH_FOR_ADAMW = 0.03
 
 
-def remarks(config: TrainConfig, task: Any, last_step: int, peak_rate: float) -> Iterator[str]:
+def training_warnings(config: TrainConfig, task: Any, last_step: int, peak_rate: float) -> Iterator[str]:
     """Say which settings change nothing, or ask for more than a training that ends with this step gives."""
     if config.max_steps > last_step:
         ends = f"with epochs={config.epochs}, before max_steps={config.max_steps}"
         yield f"the training ends after step {last_step}, {ends}"
     if not task.schedule:
-        yield from _warmup_remarks(config, last_step)
+        yield from _warmup_warnings(config, last_step)
     if not task.optimizer:
-        yield from _rate_remarks(config, peak_rate)
+        yield from _rate_warnings(config, peak_rate)
     yield from _unused_settings(config)
 
 
-def _warmup_remarks(config: TrainConfig, last_step: int) -> Iterator[str]:
+def _warmup_warnings(config: TrainConfig, last_step: int) -> Iterator[str]:
     if config.warmup_steps > last_step:
         yield f"warmup_steps={config.warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
     if config.warmup_epochs > config.epochs and not config.warmup_steps:
         yield f"warmup_epochs={config.warmup_epochs:g} is more than epochs={config.epochs}: {UNREACHED}"
 
 
-def _rate_remarks(config: TrainConfig, peak_rate: float) -> Iterator[str]:
+def _rate_warnings(config: TrainConfig, peak_rate: float) -> Iterator[str]:
     if config.optimizer == "adamw" and peak_rate > HIGH_FOR_ADAMW:
         yield (
             f"the learning rate rises to {peak_rate:g}, which is high for adamw: set learning_rate, such as to 0.001 "
@@ -55,7 +55,7 @@ def remarks_on_entry(config: TrainConfig) -> Iterator[str]:
         )
 
 
-def remarks_on_own_data(config: TrainConfig) -> Iterator[str]:
+def own_data_warnings(config: TrainConfig) -> Iterator[str]:
     """Name the settings of images that have no effect on a task of your own, if it is one."""
     if is_import_path(config.model):
         yield from _unread(config, ImageSettings.names().__contains__, "the task's data reads the setting")

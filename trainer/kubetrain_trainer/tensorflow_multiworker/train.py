@@ -10,8 +10,7 @@ from typing import Any
 
 from kubetrain_trainer.data.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.data.stream_plan import remaining_batches
-from kubetrain_trainer.loop.lifecycle import resume
-from kubetrain_trainer.loop.whole_training import begun, run_steps, train_together
+from kubetrain_trainer.loop.train import begun, resume, run_steps, train_together
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.processes.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.processes.process_role import tensorflow_role

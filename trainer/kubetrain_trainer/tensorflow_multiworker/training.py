@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.data.sampling import check_sampler
-from kubetrain_trainer.loop.lifecycle import AnyTraining, splits
 from kubetrain_trainer.loop.recent_steps import RecentSteps
 from kubetrain_trainer.loop.same_everywhere import Replicas, check_same_data
+from kubetrain_trainer.loop.training import AnyTraining, splits
 from kubetrain_trainer.models.initial_weights import initial_weights, warn_of_frozen
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
