@@ -54,7 +54,7 @@ def test_weights_make_the_mean_over_processes_the_mean_over_samples() -> None:
 def test_processes_use_the_same_number_of_parts_of_at_least_two_samples(size: int, most: int) -> None:
     plan = SamplePlan(size=size, global_batch=24, world_size=3, seed=1)
     for step in zip(*[plan.batches(0, rank) for rank in range(3)], strict=True):
-        [parts] = {share.parts(TrainConfig(gradient_accumulation=most), 3) for share in step}
+        [parts] = {share.micro_batches(TrainConfig(gradient_accumulation=most), 3) for share in step}
         fewest = min(len(share.indices) for share in step)
         assert parts == min(most, max(fewest // 2, 1))
 
@@ -68,7 +68,7 @@ def test_with_a_global_batch_size_the_steps_are_the_same_for_any_number_of_proce
     assert sorted(chain(*one)) == list(range(size))
     for plan in plans:
         for batch in plan.batches(0, rank=0):
-            parts = batch.parts(config, plan.world_size)
+            parts = batch.micro_batches(config, plan.world_size)
             assert parts == max(1, min(-(-len(batch.indices) // 3), batch.global_size // plan.world_size // 2))
 
 

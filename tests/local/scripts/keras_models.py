@@ -34,7 +34,7 @@ from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
-from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay, step_function, sum_gradients
+from kubetrain_trainer.tensorflow_multiworker.step import accumulate_gradients, clip_and_decay, step_function
 from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy, build_task
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
@@ -102,7 +102,7 @@ def test_regularizers_count_once_for_each_step(replicas: int, parts: int, precis
         recent=SimpleNamespace(loss_scale=scale),
     )
     shares = [
-        sum_gradients(training, *share, tf.constant(12.0), tf.constant(scale.factor), parts)
+        accumulate_gradients(training, *share, tf.constant(12.0), tf.constant(scale.factor), parts)
         for share in zip(tf.split(inputs, replicas), tf.split(targets, replicas), strict=True)
     ]
     assert float(sum(each for each, _ in shares)) == pytest.approx(float(expected_loss), rel=1e-5)
@@ -240,7 +240,7 @@ def test_a_step_minimizes_the_training_loss() -> None:
     recent = SimpleNamespace(loss_scale=LossScale(TrainConfig()))
     training: Any = SimpleNamespace(task=task, samples=None, group=SimpleNamespace(replicas=1), recent=recent)
     inputs = tf.ones((3, 4))
-    loss, _ = sum_gradients(training, inputs, tf.zeros(3), tf.constant(3.0), tf.constant(1.0), 1)
+    loss, _ = accumulate_gradients(training, inputs, tf.zeros(3), tf.constant(3.0), tf.constant(1.0), 1)
     assert float(loss) == pytest.approx(2 * float(task.model(inputs)[0, 0]), rel=1e-5)
 
 

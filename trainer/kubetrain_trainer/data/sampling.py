@@ -49,13 +49,13 @@ class Batch:
         """Return the factor for each sample's loss that makes the mean over processes equal the mean over samples."""
         return world_size / self.global_size
 
-    def parts(self, config: TrainConfig, world_size: int) -> int:
-        """Return the number of parts in which to compute the batch. It is the same in all processes, and each part has
-        at least two samples for batch normalization."""
-        parts = config.gradient_accumulation
+    def micro_batches(self, config: TrainConfig, world_size: int) -> int:
+        """Return the number of micro-batches in which to compute the batch (gradient accumulation). It is the same in
+        all processes, and each micro-batch has at least two samples for batch normalization."""
+        count = config.gradient_accumulation
         if config.global_batch_size:
-            parts *= math.ceil(self.global_size / (world_size * config.batch_size))
-        return max(1, min(parts, self.global_size // world_size // 2))
+            count *= math.ceil(self.global_size / (world_size * config.batch_size))
+        return max(1, min(count, self.global_size // world_size // 2))
 
 
 @dataclass(frozen=True, kw_only=True)

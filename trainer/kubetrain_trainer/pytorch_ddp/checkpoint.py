@@ -14,7 +14,7 @@ from kubetrain_trainer.output.unusable_files import misfit_error
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
 from kubetrain_trainer.pytorch_ddp.optimizer import Averages, Optimizers
-from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded
+from kubetrain_trainer.pytorch_ddp.sharding import is_dtensor, is_sharded
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.state_files import (
     STATE_FILE,
@@ -120,7 +120,7 @@ def load_weights(model: nn.Module, states: Sequence[Mapping[str, Any]], config: 
 
 def copied(state: Any) -> Any:
     """Return the state without tensors that are mapped from a file, which may be deleted. Parts are copies already."""
-    return map_tensors(lambda tensor: tensor if is_part(tensor) else tensor.clone(), state)
+    return map_tensors(lambda tensor: tensor if is_dtensor(tensor) else tensor.clone(), state)
 
 
 def evaluated_weights(state: Mapping[str, Any]) -> Any:

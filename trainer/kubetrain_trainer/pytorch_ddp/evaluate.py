@@ -27,7 +27,7 @@ from kubetrain_trainer.pytorch_ddp.group import Group, choose_device
 from kubetrain_trainer.pytorch_ddp.loading import Loaded
 from kubetrain_trainer.pytorch_ddp.measures import Tally
 from kubetrain_trainer.pytorch_ddp.precision import forward
-from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, keep_parts_only
+from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, reshard
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training, open_loader
 from kubetrain_trainer.reporting.progress_line import format_progress
@@ -81,7 +81,7 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
         if count:
             tally.add(outputs, targets, count)
         training.watchdog.beat(doing)
-    keep_parts_only(task.model)
+    reshard(task.model)
     if any(group.gather(float(stop.is_requested))):
         return None
     return tally.results(group.sum_once)

@@ -22,7 +22,7 @@ from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.layers import forwarded, layers_of
 from kubetrain_trainer.pytorch_ddp.model import fill
 from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
-from kubetrain_trainer.pytorch_ddp.sharding import is_part, shards
+from kubetrain_trainer.pytorch_ddp.sharding import is_dtensor, shards
 from kubetrain_trainer.pytorch_ddp.structures import as_bytes
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.settings.config import TrainConfig
@@ -102,7 +102,7 @@ def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> 
 
 def send_from_rank_0(module: nn.Module) -> None:
     """Let all processes start with the same values, also where they draw others."""
-    parameters = [each for each in module.parameters() if not is_part(each)]
+    parameters = [each for each in module.parameters() if not is_dtensor(each)]
     for each in (*parameters, *module.buffers()):
         dist.broadcast(as_bytes(each.detach()), 0)
 

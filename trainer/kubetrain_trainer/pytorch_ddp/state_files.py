@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.output.unusable_files import foreign_error
-from kubetrain_trainer.pytorch_ddp.sharding import is_part
+from kubetrain_trainer.pytorch_ddp.sharding import is_dtensor
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 
 STATE_FILE = "state.pt"
@@ -59,7 +59,7 @@ def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
 
 def with_parts(state: Any) -> Any:
     """Return the state as this process saves it."""
-    return with_tensors(state, (_part(each) if is_part(each) else each for each in tensors_in(state)))
+    return with_tensors(state, (_part(each) if is_dtensor(each) else each for each in tensors_in(state)))
 
 
 def joined(states: Sequence[Any], like: Any = None) -> Any:
@@ -90,7 +90,7 @@ def load_tensors(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
         others._metadata = states[0]._metadata  # type: ignore[attr-defined]  # the versions of its modules
     for name in states[0]:
         value = joined([each[name] for each in states], own.get(name))
-        if is_part(value):
+        if is_dtensor(value):
             own[name].copy_(value)
         else:
             others[name] = value
@@ -115,7 +115,7 @@ def _within(like: Any, name: Any) -> Any:
 
 
 def _filled(pieces: Sequence[tuple[Sequence[int], Tensor]], shape: torch.Size, like: Any) -> Tensor:
-    if not is_part(like) or like.shape != shape:
+    if not is_dtensor(like) or like.shape != shape:
         first = pieces[0][1]
         return first if first.shape == shape else _box([0] * len(shape), shape, pieces)
     [chunk] = like.__create_chunk_list__()

@@ -210,7 +210,7 @@ def check_task(task: Task, config: TrainConfig) -> None:
     for name, only in (("gradient_accumulation", 1), ("global_batch_size", 0)):
         if task.step and getattr(config, name) != only:
             raise InvalidSetting(
-                f"{name} must be {only}, because the task's own step decides what it computes in parts"
+                f"{name} must be {only}, because the task's own step splits its batches into micro-batches itself"
             )
     if config.layer_rate != 1 and (task.optimizer or task.parameter_groups):
         chooses = "optimizer" if task.optimizer else "parameter_groups"

@@ -237,12 +237,12 @@ def _unchanged(inputs: Any) -> Any:
     return inputs
 
 
-def split(batch: Any, parts: int) -> list[Any]:
-    """Split a batch of any structure into about equal parts, in order."""
-    if parts == 1:
+def split(batch: Any, micro_batches: int) -> list[Any]:
+    """Split a batch of any structure into about equal micro-batches, in order."""
+    if micro_batches == 1:
         return [batch]
     size = tf.shape(tf.nest.flatten(batch)[0])[0]
-    bounds = [size * part // parts for part in range(parts + 1)]
+    bounds = [size * number // micro_batches for number in range(micro_batches + 1)]
     return [
         tf.nest.map_structure(lambda tensor, part=slice(first, last): tensor[part], batch)
         for first, last in pairwise(bounds)

@@ -34,7 +34,7 @@ def build_optimizer(config: TrainConfig, task: KerasTask, global_batch: int) -> 
     optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config, task.model.trainable_variables)
     peak = _rate(optimizer) if task.optimizer else peak_rate(config, global_batch)
     optimizer.build(task.model.trainable_variables)
-    optimizer._all_reduce_sum_gradients = list  # exchange() has already summed them over all replicas
+    optimizer._all_reduce_sum_gradients = list  # all_reduce() has already summed them over all replicas
     return optimizer, peak
 
 

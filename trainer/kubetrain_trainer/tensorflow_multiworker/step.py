@@ -1,4 +1,4 @@
-"""One optimizer step in all processes: compute, exchange and clip the gradients, then apply them."""
+"""One optimizer step in all processes: compute, all-reduce and clip the gradients, then apply them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,23 +23,23 @@ def step_function(training: Training) -> Callable[..., bool]:
     skips, run_replicas = training.config.skips_steps, training.group.strategy.run
     model = training.task.model
     variables, statistics = model.trainable_variables, without_frozen(model.non_trainable_variables, model)
-    gradients_of = partial(sum_gradients, training)
-    if training.config.is_compiled:  # excludes the exchange between processes, which XLA cannot compile
+    gradients_of = partial(accumulate_gradients, training)
+    if training.config.is_compiled:  # excludes the all-reduce between processes, which XLA cannot compile
         gradients_of = tf.function(gradients_of, jit_compile=True)
 
-    def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
-        before = [tf.identity(variable.value) for variable in statistics] if skips else []
-        loss, gradients = gradients_of(*arguments)
-        wait, summed = exchange(training, gradients)
-        return loss, tf.identity(stop_request), before, wait, *clip_and_decay(training, summed, variables)
-
-    def update_local(gradients: list[Any]) -> None:
-        with at_rates(model, training.config.layer_rate):
-            training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    def restore_local(before: list[tf.Tensor]) -> None:
-        for variable, value in zip(statistics, before, strict=True):
-            variable.value.assign(value)
+    def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, micro_batches: int) -> bool:
+        size, scale = tf.constant(float(global_size)), tf.constant(training.recent.loss_scale.factor)
+        arguments = (training.stop.request, inputs, targets, size, scale, micro_batches)
+        loss, norm, stops, wait, before, gradients = compute(tf.constant(rate), *arguments)
+        training.stop.note(stops)
+        if not training.group.has_gpus:  # else the host would wait for them
+            training.own_time.note_wait(0.0, float(wait))
+        is_taken = training.recent.accept_step(step, rate, loss, norm)
+        if not is_taken:
+            restore(before)
+        elif skips:
+            update(gradients)
+        return is_taken
 
     @tf.function(reduce_retracing=True)
     def compute(rate: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
@@ -53,52 +53,51 @@ def step_function(training: Training) -> Callable[..., bool]:
         stops = training.group.strategy.reduce(tf.distribute.ReduceOp.SUM, stop_requests, axis=None)
         return loss, norm, stops, wait, before, gradients
 
+    def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
+        before = [tf.identity(variable.value) for variable in statistics] if skips else []
+        loss, gradients = gradients_of(*arguments)
+        wait, summed = all_reduce(training, gradients)
+        return loss, tf.identity(stop_request), before, wait, *clip_and_decay(training, summed, variables)
+
+    def update_local(gradients: list[Any]) -> None:
+        with at_rates(model, training.config.layer_rate):
+            training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def restore_local(before: list[tf.Tensor]) -> None:
+        for variable, value in zip(statistics, before, strict=True):
+            variable.value.assign(value)
+
     update = tf.function(lambda gradients: run_replicas(update_local, args=(gradients,)))
     restore = tf.function(lambda before: run_replicas(restore_local, args=(before,)))
-
-    def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, parts: int) -> bool:
-        size, scale = tf.constant(float(global_size)), tf.constant(training.recent.loss_scale.factor)
-        arguments = (training.stop.request, inputs, targets, size, scale, parts)
-        loss, norm, stops, wait, before, gradients = compute(tf.constant(rate), *arguments)
-        training.stop.note(stops)
-        if not training.group.has_gpus:  # else the host would wait for them
-            training.own_time.note_wait(0.0, float(wait))
-        is_taken = training.recent.accept_step(step, rate, loss, norm)
-        if not is_taken:
-            restore(before)
-        elif skips:
-            update(gradients)
-        return is_taken
-
     return take_step
 
 
-def sum_gradients(
-    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, scale: tf.Tensor, parts: int
+def accumulate_gradients(
+    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, scale: tf.Tensor, micro_batches: int
 ) -> tuple[tf.Tensor, list[Any]]:
-    """Return this replica's terms of the loss and of its gradient, added up part by part."""
-    first, *others = split([inputs, targets], parts)
-    compute = partial(compute_gradients, training, global_size, scale, training.group.replicas * parts)
+    """Return this replica's terms of the loss and of its gradients, added up over the micro-batches of its batch."""
+    first, *others = split([inputs, targets], micro_batches)
+    compute = partial(forward_backward, training, global_size, scale, training.group.replicas * micro_batches)
     loss, gradients = compute(*first)
-    for part in others:
+    for micro_batch in others:
         # In sequence, because in parallel they would need as much memory as the whole batch.
         with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
-            part_loss, part_gradients = compute(*part)
-        loss += part_loss
-        pairs = zip(gradients, part_gradients, strict=True)
+            next_loss, next_gradients = compute(*micro_batch)
+        loss += next_loss
+        pairs = zip(gradients, next_gradients, strict=True)
         gradients = [one if one is None else tf.add_n([one, other]) for one, other in pairs]
     if training.recent.loss_scale.is_used:
         gradients = [one if one is None else one / scale for one in gradients]
     return loss, gradients
 
 
-def compute_gradients(
-    training: Training, global_size: tf.Tensor, scale: tf.Tensor, all_parts: int, inputs: Any, targets: Any
+def forward_backward(
+    training: Training, global_size: tf.Tensor, scale: tf.Tensor, micro_batches: int, inputs: Any, targets: Any
 ) -> tuple[tf.Tensor, list[Any]]:
     """
     Args:
-        all_parts: The number of parts of the step's batch in all replicas, each of which adds as much of the losses
-            that do not depend on samples, such as those of regularizers.
+        micro_batches: Their number in all replicas. Each adds the same fraction of the losses that do not depend on
+            samples, such as those of regularizers.
 
     Raises:
         KubetrainError: if nothing can be learnt from the loss.
@@ -109,8 +108,8 @@ def compute_gradients(
         losses = (task.training_loss or task.loss)(forward(model, inputs, training=True), targets)
         check_while_traced(losses, targets)
         loss = tf.reduce_sum(losses) / global_size
-        for each in model.losses:
-            loss += tf.cast(each, loss.dtype) / all_parts
+        for added in model.losses:
+            loss += tf.cast(added, loss.dtype) / micro_batches
         scaled = loss * scale
     gradients = tape.gradient(scaled, model.trainable_variables)
     if all(gradient is None for gradient in gradients):
@@ -126,13 +125,13 @@ def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
 
     What a graph cannot know, such as the shape of a Python function's result, is checked by the first validation.
     """
-    tensors = [each for each in tf.nest.flatten(targets) if each.shape.rank != 0]
+    tensors = [tensor for tensor in tf.nest.flatten(targets) if tensor.shape.rank != 0]
     samples = tensors[0].shape[0] if tensors else None
     if samples is not None and losses.shape.is_fully_defined():
         check_sample_values("training loss", losses, samples)
 
 
-def exchange(training: Training, gradients: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+def all_reduce(training: Training, gradients: list[Any]) -> tuple[tf.Tensor, list[Any]]:
     """Sum the gradients of all replicas. Also return the seconds that this takes after all of them are computed."""
     present = [gradient for gradient in gradients if gradient is not None]
     began = moment_after(training, present)

@@ -51,8 +51,8 @@ def run_epochs(training: Training) -> None:
     firsts = (first for first, *_ in batches)
 
     def take(loaded: Any, batch: Batch, step: int, factor: float) -> bool:
-        parts = batch.parts(config, group.replicas)
-        return take_step(*loaded, batch.global_size, step, factor * training.peak_rate, parts)
+        micro_batches = batch.micro_batches(config, group.replicas)
+        return take_step(*loaded, batch.global_size, step, factor * training.peak_rate, micro_batches)
 
     # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
     steps = zip(load_batches(training, ahead), firsts, strict=True)
