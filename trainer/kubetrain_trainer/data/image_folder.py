@@ -53,7 +53,7 @@ class PackedNames(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         start = self.ends[index - 1] if index else 0
         return os.fsdecode(bytes(self.text[start : self.ends[index]]))
@@ -77,7 +77,7 @@ class ImageFolder:
         """Return a checksum of the names in this split, of the labels, and of the sizes of some files."""
         split, some = Path(self.paths[0]).parents[1], map(Path, self.paths[:: len(self.labels) // 8 + 1])
         names = bytes(self.paths.text).replace(os.fsencode(split), b"")  # the dataset may be elsewhere on another node
-        sizes = [each.stat().st_size for each in some if each.exists()]
+        sizes = [path.stat().st_size for path in some if path.exists()]
         return zlib.crc32(names + bytes(self.labels) + repr(sizes).encode())
 
 

@@ -132,7 +132,7 @@ class SamplePlan:
                 f"sampler({epoch}) returned {len(order)} samples, but sampler(0) {self.size}: return the same number "
                 "for each epoch"
             )
-        if wrong := [each for each in (min(order), max(order)) if not 0 <= each < self.available]:
+        if wrong := [index for index in (min(order), max(order)) if not 0 <= index < self.available]:
             raise KubetrainError(
                 f"sampler({epoch}) returned the index {wrong[0]}, but the data has the indices 0 to "
                 f"{self.available - 1}"

@@ -56,7 +56,7 @@ class ShardGroups:
         """Return the samples of a step that one process reads: those of some shards, so that not all pods need all."""
         ordered = sorted(samples, key=self.cached.shard_of)
         parts = -(-len(ordered) // together)
-        first, last = (each * parts // processes * together for each in (rank, rank + 1))
+        first, last = (border * parts // processes * together for border in (rank, rank + 1))
         return ordered[first:last]
 
     def read_ahead(self, batches: Iterable[Sequence[Key]], processes: int) -> Iterator[Sequence[Key]]:
@@ -75,9 +75,9 @@ class ShardGroups:
             while samples > most:
                 first, shards = window.popleft()
                 used.subtract(shards)
-                for each in shards:  # a training has many epochs
-                    if not used[each]:
-                        del used[each]
+                for shard in shards:  # a training has many epochs
+                    if not used[shard]:
+                        del used[shard]
                 samples -= len(first)
                 yield first
         yield from (batch for batch, _ in window)

@@ -58,7 +58,7 @@ Plan = SamplePlan | StreamPlan
 def remaining_batches(plan: Plan, config: TrainConfig, progress: TrainingProgress, rank: int) -> Iterator[Batch]:
     """Yield one process's batches for all remaining steps of the training."""
     starts = {progress.epoch: progress.samples_in_epoch}
-    epochs = (plan.batches(each, rank, starts.get(each, 0)) for each in range(progress.epoch, config.epochs))
+    epochs = (plan.batches(epoch, rank, starts.get(epoch, 0)) for epoch in range(progress.epoch, config.epochs))
     steps_left = max(config.max_steps - progress.step, 0) if config.max_steps else None
     return islice(chain.from_iterable(epochs), steps_left)
 

@@ -73,7 +73,7 @@ class TarShards:
 
     def files_checksum(self) -> int:
         """Return a checksum of the names of the shards, and of what the index says of each image."""
-        found = zlib.crc32(repr([Path(each).name for each in self.paths]).encode(errors="surrogateescape"))
+        found = zlib.crc32(repr([Path(path).name for path in self.paths]).encode(errors="surrogateescape"))
         for array_ in (self.starts, self.index.offsets, self.index.sizes, self.labels):
             found = zlib.crc32(array_, found)
         return found
@@ -195,7 +195,7 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
         return paths
     if not folder.is_dir():
         raise missing_split(data_dir, split, LAYOUT)
-    if any(each.is_dir() for each in folder.iterdir()):
+    if any(member.is_dir() for member in folder.iterdir()):
         raise KubetrainError(f"{folder} holds folders, not tar shards: for <class>/<image> set data=image_folder")
     raise KubetrainError(f"{folder} has no tar shards: {LAYOUT}")
 
