@@ -71,7 +71,7 @@ def difference(values: Sequence[float], group: ProcessGroup, tolerance: float = 
     for first in range(stride):
         known = {rank: values[rank] for rank in range(first, len(values), stride) if not math.isnan(values[rank])}
         if known and max(known.values()) - min(known.values()) > tolerance:
-            usual = max(known, key=lambda rank: sum(abs(known[rank] - each) <= tolerance for each in known.values()))
+            usual = max(known, key=lambda rank: sum(abs(known[rank] - value) <= tolerance for value in known.values()))
             odd = max(known, key=lambda rank: abs(known[rank] - known[usual]))
             nodes = group.gather_text(node_name())
             return ", and ".join(f"{values[rank]:.10g} in rank {rank} on node {nodes[rank]}" for rank in (odd, usual))
