@@ -38,12 +38,13 @@ def classification_record(
 
     A sample whose confidence is not a number has no answer: it is counted, and left out of the rest.
     """
-    answers = [each for each in samples if math.isfinite(each.confidence)]
-    unanswered = [each for each in samples if not math.isfinite(each.confidence)]
+    answers = [answer for answer in samples if math.isfinite(answer.confidence)]
+    unanswered = [answer for answer in samples if not math.isfinite(answer.confidence)]
     matrix = [[0] * len(classes) for _ in classes]
-    for each in answers:
-        matrix[each.truth][each.prediction] += 1
-    wrong = sorted((each for each in answers if each.truth != each.prediction), key=lambda each: -each.confidence)
+    for answer in answers:
+        matrix[answer.truth][answer.prediction] += 1
+    wrong = [answer for answer in answers if answer.truth != answer.prediction]
+    wrong.sort(key=lambda answer: -answer.confidence)
     return {
         "classes": list(classes),
         "confusion": matrix,
@@ -51,19 +52,19 @@ def classification_record(
         **({"roc": _roc_of_two(answers)} if len(classes) == 2 else {}),
         "misclassified": [
             {
-                "truth": classes[each.truth],
-                "prediction": classes[each.prediction],
-                "confidence": round(each.confidence, 4),
-                "picture": picture(each.sample),
+                "truth": classes[answer.truth],
+                "prediction": classes[answer.prediction],
+                "confidence": round(answer.confidence, 4),
+                "picture": picture(answer.sample),
             }
-            for each in wrong[:SHOWN_ERRORS]
+            for answer in wrong[:SHOWN_ERRORS]
         ],
     }
 
 
 def _roc_of_two(answers: Sequence[Answer]) -> list[dict[str, float]]:
-    scores = [each.confidence if each.prediction == 1 else 1 - each.confidence for each in answers]
-    return roc_curve([each.truth for each in answers], scores)
+    scores = [answer.confidence if answer.prediction == 1 else 1 - answer.confidence for answer in answers]
+    return roc_curve([answer.truth for answer in answers], scores)
 
 
 def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, float]]:
@@ -90,7 +91,7 @@ def _thinned(points: list[dict[str, float]]) -> list[dict[str, float]]:
 
     By rank, the few positives among many samples would share a point.
     """
-    along = [(each["true_positive_rate"] + each["false_positive_rate"]) * MAX_ROC_POINTS / 4 for each in points]
+    along = [(point["true_positive_rate"] + point["false_positive_rate"]) * MAX_ROC_POINTS / 4 for point in points]
     at = [-1, *map(int, along), -1]
     return [point for *stretches, point in zip(at, at[1:], at[2:], points, strict=False) if len({*stretches}) > 1]
 

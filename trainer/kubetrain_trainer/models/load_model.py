@@ -74,7 +74,7 @@ class LoadedModel(ABC):
 
     def _predictions(self, rows: Sequence[Sequence[float]]) -> list[Prediction]:
         named = [dict(zip(self.classes, row, strict=True)) for row in rows]
-        return [Prediction(best := max(each, key=each.__getitem__), each[best], each) for each in named]
+        return [Prediction(best := max(scores, key=scores.__getitem__), scores[best], scores) for scores in named]
 
     @abstractmethod
     def load(self, folder: Path) -> None:

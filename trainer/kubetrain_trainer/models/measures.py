@@ -43,8 +43,8 @@ def measure_samples(measures: Mapping[str, Measure], outputs: Any, targets: Any,
         KubetrainError: if a measure does not have one value for each sample.
     """
     values = {name: measure(outputs, targets) for name, measure in measures.items()}
-    for name, each in values.items():
-        check_sample_values(f"validation {name}", each, samples)
+    for name, value in values.items():
+        check_sample_values(f"validation {name}", value, samples)
     return [*values.values()]
 
 
@@ -79,7 +79,7 @@ def confidence_intervals(names: Collection[str], sums: Sequence[float]) -> dict[
     """Return the intervals of means, from the number of values, the sums of each, and those of their squares."""
     count, *totals = sums
     pairs = zip(totals, totals[len(names) :], strict=False)
-    return {name: confidence_interval(int(count), *each) for name, each in zip(names, pairs, strict=True)}
+    return {name: confidence_interval(int(count), *pair) for name, pair in zip(names, pairs, strict=True)}
 
 
 def confidence_interval(count: int, total: float, squares: float) -> Interval:
