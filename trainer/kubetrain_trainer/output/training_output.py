@@ -180,7 +180,7 @@ class TrainingOutput:
         config = self.read_config()["config"]
         if config.get("entry"):  # a script knows by itself what it can load
             return
-        there, here = (each.get("freeze", "") for each in (self._other_run(run_id).read_config()["config"], config))
+        there, here = self._other_run(run_id).read_config()["config"].get("freeze", ""), config.get("freeze", "")
         if {*patterns_in(there)} != {*patterns_in(here)}:
             raise InvalidSetting(
                 f"resume_from: the run '{run_id}' trained with freeze='{there}', this one with '{here}', for which its "
