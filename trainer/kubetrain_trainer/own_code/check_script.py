@@ -49,9 +49,9 @@ def check_entry(entry: Entry) -> str:
         InvalidSetting: if a script, a program or a module that a script imports is missing.
         SyntaxError: if a script is not Python.
     """
-    for each in _entries(entry):
-        if each.command:
-            check_program(each.command[0])
+    for part in _entries(entry):
+        if part.command:
+            check_program(part.command[0])
     for script in scripts_of(entry):
         _check_script(script)
     return f"'{entry.name}' can start"
@@ -71,7 +71,7 @@ def existing_script(name: str) -> Path:
 
 def scripts_of(entry: Entry) -> list[str]:
     """Return the scripts that the training and the evaluation run, as far as they are known."""
-    return [script for each in _entries(entry) if (script := each.script or _script_of(each.command))]
+    return [script for part in _entries(entry) if (script := part.script or _script_of(part.command))]
 
 
 def _entries(entry: Entry) -> list[Entry]:

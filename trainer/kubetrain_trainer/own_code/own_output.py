@@ -162,7 +162,7 @@ def numbers(given: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         KubetrainError: for a value that is not one.
     """
-    return {str(name): _number(str(name), each) for name, each in given.items()}
+    return {str(name): _number(str(name), value) for name, value in given.items()}
 
 
 def _number(name: str, value: Any) -> float:

@@ -139,7 +139,7 @@ def with_variables(arguments: Sequence[str], variables: Mapping[str, str] = os.e
     def value(found: "re.Match[str]") -> str:
         return "$" if found["escaped"] else variables.get(found["name"] or found["place"], found[0])
 
-    return [REFERENCE.sub(value, each) for each in arguments]
+    return [REFERENCE.sub(value, argument) for argument in arguments]
 
 
 def _run_script(entry: Entry) -> None:
