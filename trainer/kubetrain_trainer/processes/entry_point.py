@@ -78,8 +78,8 @@ def _message_of(error: Exception) -> str:
     message = str(error)
     if not message.startswith(IN_A_GRAPH):
         return message
-    parts = [each.strip() for each in message.removeprefix(IN_A_GRAPH).split("\n\n")]
-    own = "\n".join(each for each in parts if not each.startswith('File "')).strip()
+    parts = [part.strip() for part in message.removeprefix(IN_A_GRAPH).split("\n\n")]
+    own = "\n".join(part for part in parts if not part.startswith('File "')).strip()
     return own.removeprefix(f"{type(error).__name__}: ")
 
 

@@ -57,26 +57,26 @@ def _interfaces(log: str) -> frozenset[str]:
 
 def describe_transport(processes: Iterable[Transport]) -> str:
     """Return how all processes are connected, for the banner; empty if NCCL has logged no connection."""
-    found = [each for each in processes if each.between_pods or each.within_a_pod]
+    found = [process for process in processes if process.between_pods or process.within_a_pod]
     parts = [*_between_pods(found), *_within_a_pod(found), *_channels(found)]
-    versions = " and ".join(sorted({each.version for each in found}))
+    versions = " and ".join(sorted({process.version for process in found}))
     return f"NCCL {versions} ({'; '.join(parts)})" if parts else ""
 
 
 def _between_pods(found: Sequence[Transport]) -> Iterator[str]:
-    if links := _joined(each.between_pods for each in found):
-        direct = " with GPUDirect RDMA" if any(each.has_gpu_direct for each in found) else ""
-        interfaces = _joined(each.interfaces for each in found)
+    if links := _joined(process.between_pods for process in found):
+        direct = " with GPUDirect RDMA" if any(process.has_gpu_direct for process in found) else ""
+        interfaces = _joined(process.interfaces for process in found)
         yield f"between pods {links}{direct}{f' over {interfaces}' if interfaces else ''}"
 
 
 def _within_a_pod(found: Sequence[Transport]) -> Iterator[str]:
-    if links := _joined(each.within_a_pod for each in found):
-        yield f"within a pod {links}{' over NVLink' if any(each.has_nvlink for each in found) else ''}"
+    if links := _joined(process.within_a_pod for process in found):
+        yield f"within a pod {links}{' over NVLink' if any(process.has_nvlink for process in found) else ''}"
 
 
 def _channels(found: Sequence[Transport]) -> Iterator[str]:
-    if channels := max((each.channels for each in found), default=0):
+    if channels := max((process.channels for process in found), default=0):
         yield f"{channels} channels"
 
 
@@ -91,13 +91,13 @@ def shortfalls(processes: Sequence[tuple[str, Transport]], environment: Mapping[
         processes: The node and the connections of each.
         environment: The variables by which the job asks for InfiniBand.
     """
-    on_tcp = [node for node, each in processes if TCP in each.between_pods]
+    on_tcp = [node for node, process in processes if TCP in process.between_pods]
     if on_tcp and asks_for_infiniband(environment):
         yield (
             f"the training uses TCP on {_nodes(on_tcp)}, but InfiniBand was asked for: request the device with rdma "
             "in placement, and check it with `ibstat` in the pod"
         )
-    copying = [node for node, each in processes if INFINIBAND in each.between_pods and not each.has_gpu_direct]
+    copying = [node for node, process in processes if INFINIBAND in process.between_pods and not process.has_gpu_direct]
     if copying:
         yield (
             f"InfiniBand copies through the memory of the host on {_nodes(copying)}: load nvidia_peermem on the node, "

@@ -85,9 +85,9 @@ def partners(role: ProcessRole) -> Iterator[int | None]:
 
 def describe(measured: Sequence[Examined], findings: Sequence[Finding], seconds: float) -> str:
     """Return what was measured, how long that took, and what stands out, in a line."""
-    rates = [rate(each) for each in _links(measured).values()]
+    rates = [rate(duration) for duration in _links(measured).values()]
     links = f", {counted(len(rates), 'link', 'links')} between nodes at {_range(rates)} GB/s" if rates else ""
-    bad = f"; slow or faulty: {some_of([each.place for each in findings])}" if findings else ""
+    bad = f"; slow or faulty: {some_of([finding.place for finding in findings])}" if findings else ""
     return f"{counted(len(measured), 'device', 'devices')}{links}, in {seconds:.1f} s{bad}"
 
 
@@ -104,9 +104,9 @@ def nodes_to_avoid(measured: Sequence[Examined], findings: Sequence[Finding]) ->
     Args:
         measured: The measurements by rank.
     """
-    avoided = [*dict.fromkeys(node for each in findings if len(each.nodes) == 1 for node in each.nodes)]
-    first_ranks = {each.node: each.rank for each in reversed(measured)}
-    while links := [each.nodes for each in findings if not {*each.nodes} & {*avoided}]:
+    avoided = [*dict.fromkeys(node for finding in findings if len(finding.nodes) == 1 for node in finding.nodes)]
+    first_ranks = {process.node: process.rank for process in reversed(measured)}
+    while links := [finding.nodes for finding in findings if not {*finding.nodes} & {*avoided}]:
         slow = Counter(node for nodes in links for node in nodes)
         avoided.append(max(slow, key=lambda node: (slow[node], first_ranks[node])))
     return avoided if len(avoided) < len(first_ranks) else []
@@ -114,32 +114,34 @@ def nodes_to_avoid(measured: Sequence[Examined], findings: Sequence[Finding]) ->
 
 def warnings(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the warnings of the first findings, and the number of the others."""
-    yield from (each.warning for each in findings[:MAX_NAMED])
+    yield from (finding.warning for finding in findings[:MAX_NAMED])
     if len(findings) > MAX_NAMED:
         yield f"{len(findings) - MAX_NAMED} more links or devices are slow or faulty"
 
 
 def _faulty_devices(measured: Iterable[Examined]) -> Iterator[Finding]:
-    for each in measured:
-        if not each.is_exact:
-            evidence = f"faulty device: {each.place} multiplies matrices wrongly ({each.device})"
-            yield Finding(nodes=(each.node,), place=each.place, evidence=evidence, remedy="take this node out of use")
+    for process in measured:
+        if not process.is_exact:
+            evidence = f"faulty device: {process.place} multiplies matrices wrongly ({process.device})"
+            yield Finding(
+                nodes=(process.node,), place=process.place, evidence=evidence, remedy="take this node out of use"
+            )
 
 
 def _slow_devices(measured: Sequence[Examined]) -> Iterator[Finding]:
     """Compare each device with those of its kind."""
     kinds = {
-        kind: [each.product_seconds for each in measured if each.device == kind]
-        for kind in {each.device for each in measured}
+        kind: [process.product_seconds for process in measured if process.device == kind]
+        for kind in {process.device for process in measured}
     }
     limits = {kind: _limit(seconds) for kind, seconds in kinds.items()}
-    for each in sorted(measured, key=lambda each: -each.product_seconds):
-        if each.product_seconds > limits[each.device]:
+    for process in sorted(measured, key=lambda process: -process.product_seconds):
+        if process.product_seconds > limits[process.device]:
             evidence = (
-                f"slow device: {each.place} takes {each.product_seconds * 1e3:.3g} ms for a product of matrices, "
-                f"expected at most {limits[each.device] * 1e3:.3g} ms ({each.device})"
+                f"slow device: {process.place} takes {process.product_seconds * 1e3:.3g} ms for a product of matrices, "
+                f"expected at most {limits[process.device] * 1e3:.3g} ms ({process.device})"
             )
-            yield Finding(nodes=(each.node,), place=each.place, evidence=evidence, remedy=REMEDY_OF_DEVICE)
+            yield Finding(nodes=(process.node,), place=process.place, evidence=evidence, remedy=REMEDY_OF_DEVICE)
 
 
 def _slow_links(measured: Sequence[Examined]) -> Iterator[Finding]:
@@ -147,24 +149,24 @@ def _slow_links(measured: Sequence[Examined]) -> Iterator[Finding]:
     if not links:
         return
     limit = min(_limit(links.values()), LINK_BYTES / MIN_RATE)
-    by_rank = {each.rank: each for each in measured}
+    by_rank = {process.rank: process for process in measured}
     for (one, another), seconds in sorted(links.items(), key=lambda link: -link[1]):
         if seconds > limit:
             ends = by_rank[one], by_rank[another]
-            place = " to ".join(each.place for each in ends)
+            place = " to ".join(end.place for end in ends)
             evidence = f"slow link: {place} carries {rate(seconds):.3g} GB/s, expected at least {rate(limit):.3g} GB/s"
-            nodes = tuple(each.node for each in ends)
+            nodes = tuple(end.node for end in ends)
             yield Finding(nodes=nodes, place=place, evidence=evidence, remedy=REMEDY_OF_LINK)
 
 
 def _links(measured: Sequence[Examined]) -> dict[tuple[int, int], float]:
     """Return the time of each link between nodes, as its slower end measured it. Pods of a node need no network."""
-    nodes = {each.rank: each.node for each in measured}
+    nodes = {process.rank: process.node for process in measured}
     links: dict[tuple[int, int], float] = {}
-    for each in measured:
-        for rank, seconds in each.link_seconds.items():
-            link = (min(rank, each.rank), max(rank, each.rank))
-            if nodes[rank] != each.node:
+    for process in measured:
+        for rank, seconds in process.link_seconds.items():
+            link = (min(rank, process.rank), max(rank, process.rank))
+            if nodes[rank] != process.node:
                 links[link] = max(seconds, links.get(link, 0.0))
     return links
 

@@ -45,7 +45,7 @@ class ProcessGroup(Protocol):
 
     def gather(self, value: float) -> list[float]:
         """Return the value of each process, by rank."""
-        return [each for (each,) in self.gather_all([value])]
+        return [number for (number,) in self.gather_all([value])]
 
     def gather_all(self, values: Sequence[float]) -> list[list[float]]:
         """Return the values of each process, by rank: a sum to which each process adds zeros for the others."""

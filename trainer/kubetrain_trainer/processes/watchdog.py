@@ -102,7 +102,7 @@ def sample_stack(*, on_gpu: bool, is_alone: bool) -> StackSample:
     stacks = {
         # Without source lines, because reading them could hang on the same storage.
         ident: tuple(
-            Call(each.f_code.co_name, each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)
+            Call(caller.f_code.co_name, caller.f_code.co_filename, line) for caller, line in traceback.walk_stack(frame)
         )
         for ident, frame in sys._current_frames().items()
     }
