@@ -78,7 +78,7 @@ class MetricsPage:
 
     def show_time(self, seconds: Mapping[str, float]) -> None:
         meaning = "Time of the training by what it was spent on, over all starts."
-        rounded = {cause: round(each, 3) for cause, each in seconds.items()}
+        rounded = {cause: round(value, 3) for cause, value in seconds.items()}
         self._time = [*_labeled("time_seconds_total", "counter", meaning, "cause", rounded)]
 
     def text(self) -> str:
@@ -113,9 +113,9 @@ def _labeled(name: str, kind: str, meaning: str, label: str, values: Mapping[str
 def _slow_processes(stragglers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if stragglers:
         yield _head("straggler", "gauge", "How much longer than the median a slow process takes: a fraction of a step.")
-    for each in stragglers:
-        labels = {name: each[name] for name in ("rank", "node", "part")}
-        yield _sample("straggler", labels, each["delay_share"])
+    for straggler in stragglers:
+        labels = {name: straggler[name] for name in ("rank", "node", "part")}
+        yield _sample("straggler", labels, straggler["delay_share"])
 
 
 def _step_times(window: StepWindow) -> Iterator[str]:

@@ -83,8 +83,8 @@ class MlflowClient:
         return LoggedRun(
             id=run_id,
             experiment=str(run["info"]["experiment_id"]),
-            parameters=frozenset(each["key"] for each in data.get("params", [])),
-            steps={each["key"]: int(each.get("step", 0)) for each in data.get("metrics", [])},
+            parameters=frozenset(param["key"] for param in data.get("params", [])),
+            steps={metric["key"]: int(metric.get("step", 0)) for metric in data.get("metrics", [])},
         )
 
     def log_parameters(self, run_id: str, parameters: Sequence[Fields]) -> None:

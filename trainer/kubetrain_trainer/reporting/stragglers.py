@@ -53,12 +53,12 @@ class Delay:
 
 def delays(times: Sequence[StepTimes], nodes: Sequence[str]) -> list[Delay]:
     """Return the delay of each process, by rank; none if a process has no new step."""
-    if not all(each.steps for each in times):
+    if not all(process.steps for process in times):
         return []
-    step = fmean(each.total / each.steps for each in times)
-    parts = {"data": [each.data / each.steps for each in times]}
-    if any(each.waiting for each in times):  # else it cannot be told apart from computing
-        parts["computation"] = [(each.total - each.data - each.waiting) / each.steps for each in times]
+    step = fmean(process.total / process.steps for process in times)
+    parts = {"data": [process.data / process.steps for process in times]}
+    if any(process.waiting for process in times):  # else it cannot be told apart from computing
+        parts["computation"] = [(process.total - process.data - process.waiting) / process.steps for process in times]
     own = [sum(seconds) for seconds in zip(*parts.values(), strict=True)]
     medians = {part: median_low(seconds) for part, seconds in parts.items()}
 
@@ -72,8 +72,8 @@ def delays(times: Sequence[StepTimes], nodes: Sequence[str]) -> list[Delay]:
 
 def idle_share(times: Iterable[StepTimes]) -> float:
     """Return the fraction of time in which processes wait for data or for each other."""
-    idle = sum(each.data + each.waiting for each in times)
-    total = sum(each.total for each in times)
+    idle = sum(process.data + process.waiting for process in times)
+    total = sum(process.total for process in times)
     return round(idle / total, 4) if total else 0.0
 
 
@@ -106,8 +106,8 @@ class Stragglers:
 
     def lost_seconds(self, found: Iterable[Delay], times: Iterable[StepTimes]) -> float:
         """Return how long the others waited, in these delays, for a process that is known to compute slowly."""
-        delayed = [each.share for each in found if each.rank in self._slow and each.part != "data"]
-        return max(delayed, default=0.0) * max(each.total for each in times)
+        delayed = [delay.share for delay in found if delay.rank in self._slow and delay.part != "data"]
+        return max(delayed, default=0.0) * max(process.total for process in times)
 
     def named(self) -> list[dict[str, Any]]:
         """Describe the slowest of them."""

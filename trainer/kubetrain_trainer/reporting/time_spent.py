@@ -165,7 +165,7 @@ def _summary(starts: Sequence[Start]) -> dict[str, Any]:
     if not starts:
         return {}
     gaps = sorted(_gaps(starts), key=lambda gap: gap[0] - gap[1])[:MAX_GAPS]
-    seconds = {cause: round(each, 3) for cause, each in _totals(starts).items()}
+    seconds = {cause: round(value, 3) for cause, value in _totals(starts).items()}
     began = round(starts[0].started, 3)
     return {"began": began, "ended": round(began + sum(seconds.values()), 3), "seconds": seconds, "gaps": sorted(gaps)}
 
@@ -183,5 +183,5 @@ def _gaps(starts: Sequence[Start]) -> Iterator[tuple[float, float]]:
 
 
 def _write(path: Path, starts: Sequence[Start]) -> None:
-    rounded = [{cause: round(each, 3) for cause, each in start.seconds.items()} for start in starts]
+    rounded = [{cause: round(value, 3) for cause, value in start.seconds.items()} for start in starts]
     write_json(path, [asdict(replace(start, seconds=seconds)) for start, seconds in zip(starts, rounded, strict=True)])

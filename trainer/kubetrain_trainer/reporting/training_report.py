@@ -82,8 +82,8 @@ class TrainingReport:
             skipped: The number of steps skipped since this process started.
         """
         samples_per_second = self.window.samples_per_second
-        times = [StepTimes(*each) for each in self._group.gather_all(self._own_time.read())]
-        wait_share = max(each.data_share for each in times)  # all wait for the one that waits longest for data
+        times = [StepTimes(*numbers) for numbers in self._group.gather_all(self._own_time.read())]
+        wait_share = max(process.data_share for process in times)  # all wait for the one that waits longest for data
         seconds_left = self.window.seconds_for(self._total_steps - progress.step)
         seconds = self.window.seconds
         waited = wait_share * seconds
