@@ -58,7 +58,7 @@ def _parse(name: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> Entry:
 def _texts(name: str, given: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple):
         raise InvalidSetting(f"{name} must be a JSON list, such as {['python', 'train.py']}, not {given!r}")
-    return tuple(_text(f"each part of {name}", each) for each in given)
+    return tuple(_text(f"each part of {name}", part) for part in given)
 
 
 def _text(name: str, given: Any) -> str:

@@ -34,7 +34,9 @@ def warn_of_slow_layers(factors: Iterable[float], layer_rate: float) -> None:
 
 def layers_by_name(names: Iterable[str]) -> dict[str, str]:
     """Return each name up to its first number that others have another one for, unlike the 2 of dinov2.layer.7."""
-    numbered = {name: [(name[: each.start()], name[: each.end()]) for each in NUMBER.finditer(name)] for name in names}
+    numbered = {
+        name: [(name[: match.start()], name[: match.end()]) for match in NUMBER.finditer(name)] for name in names
+    }
     counts = Counter(before for before, _ in set(chain.from_iterable(numbered.values())))
     return {name: _layer(name, found, counts) for name, found in numbered.items()}
 
@@ -56,7 +58,7 @@ def matching(patterns: str, names: Iterable[str]) -> set[str]:
     """
     all_names, found = list(names), set[str]()
     for pattern in patterns_in(patterns):
-        matched = {name for name in all_names if any(fnmatchcase(name, each) for each in (pattern, f"{pattern}[./]*"))}
+        matched = {name for name in all_names if any(fnmatchcase(name, glob) for glob in (pattern, f"{pattern}[./]*"))}
         if not matched:
             depth = len(re.split(r"[./]", pattern))
             like = list(dict.fromkeys("".join(re.split(r"([./])", name)[: 2 * depth - 1]) for name in all_names))
