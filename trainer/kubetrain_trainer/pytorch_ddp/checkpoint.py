@@ -93,12 +93,12 @@ def restore(
     else:  # shared_state() has copied it
         states, kept = [shared_state(lambda: joined(read_files(checkpoint.path)), group)], lambda state: state
     try:
-        load_weights(model, [each["model"] for each in states], config, group)
-        others = [{name: each[name] for name in each if name not in ("model", "averages")} for each in states]
+        load_weights(model, [saved["model"] for saved in states], config, group)
+        others = [{name: saved[name] for name in saved if name not in ("model", "averages")} for saved in states]
         rest = kept(joined(others, {"optimizer": optimizers.parameters()}))
         optimizers.load_state_dict(rest["optimizer"], keep_hyperparameters=keep_hyperparameters)
         if averages is not None:
-            load_weights(averages.model, [evaluated_weights(each) for each in states], config, group)
+            load_weights(averages.model, [evaluated_weights(saved) for saved in states], config, group)
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
     positions: Sequence[Position] | None = to_device(rest.get("positions"), torch.device("cpu"))
@@ -136,7 +136,7 @@ def shared_state(read: Callable[[], Any], group: Group) -> Any:
     state = read() if group.role.is_rank_0 else None
     outlined = group.from_rank_0(lambda: with_tensors(state, map(outline, tensors_in(state))), takes_long=True)
     own = iter(tensors_in(state))
-    return with_tensors(outlined, (_sent(each, own, group) for each in tensors_in(outlined)))
+    return with_tensors(outlined, (_sent(tensor, own, group) for tensor in tensors_in(outlined)))
 
 
 def _sent(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:

@@ -61,7 +61,8 @@ def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTi
     if is_sharded(config, group):
         return task.model
     if task.step and isinstance(task.model, nn.ModuleDict):
-        return nn.ModuleDict({name: _wrapped(each, config, task, group, own_time) for name, each in task.model.items()})
+        models = {name: _wrapped(model, config, task, group, own_time) for name, model in task.model.items()}
+        return nn.ModuleDict(models)
     return _wrapped(task.model, config, task, group, own_time)
 
 

@@ -43,9 +43,9 @@ def write_safetensors(
     groups = list(_grouped(sizes, largest))
     names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
     for name, group in zip(names if len(groups) > 1 else [SAFETENSORS], groups, strict=True):
-        save_file({each: read(each).contiguous().clone() for each in group}, folder / name, {"format": "pt"})
+        save_file({key: read(key).contiguous().clone() for key in group}, folder / name, {"format": "pt"})
     if len(groups) > 1:
-        files = {each: name for name, group in zip(names, groups, strict=True) for each in group}
+        files = {key: name for name, group in zip(names, groups, strict=True) for key in group}
         write_json(folder / INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": files})
 
 
@@ -71,7 +71,7 @@ def read_weights(path: Path, device: torch.device) -> Any:
     """Read the file, or all files that an index names."""
     if path.name.endswith(".index.json"):
         files = sorted({*read_json(path)["weight_map"].values()})
-        return {name: tensor for each in files for name, tensor in read_weights(path.parent / each, device).items()}
+        return {name: tensor for file in files for name, tensor in read_weights(path.parent / file, device).items()}
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -97,7 +97,7 @@ def _write_pytorch(folder: Path, weights: list[Any]) -> None:
 
 def _write_safetensors(folder: Path, weights: list[Any]) -> None:
     sizes = {name: size_of(value) for name, value in weights[0].items()}
-    write_safetensors(folder, sizes, lambda name: joined([each[name] for each in weights]))
+    write_safetensors(folder, sizes, lambda name: joined([tensors[name] for tensors in weights]))
 
 
 def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) -> dict[str, Any]:

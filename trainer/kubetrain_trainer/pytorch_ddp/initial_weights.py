@@ -23,11 +23,11 @@ def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
         InvalidSetting: if more than the last layer differs.
     """
     weights, own = read(path), model.state_dict()
-    shapes, own_shapes = ({name: each.shape for name, each in state.items()} for state in (weights, own))
+    shapes, own_shapes = ({name: tensor.shape for name, tensor in state.items()} for state in (weights, own))
     own_shapes = {name: shape for name, shape in own_shapes.items() if name in shapes or not name.endswith(COUNTER)}
     differing = sorted(name for name in {*shapes, *own_shapes} if shapes.get(name) != own_shapes.get(name))
     if others := [name for name in differing if not name.startswith(last_layer(model))]:
-        theirs, ours = (each.get(others[0], "missing") for each in (shapes, own_shapes))
+        theirs, ours = (known.get(others[0], "missing") for known in (shapes, own_shapes))
         raise misfit(path, f"{others[0]} is {described(theirs)} there and {described(ours)} here")
     fitting = {name: value for name, value in weights.items() if name not in differing}
     load_tensors(model, [fitting])
@@ -36,7 +36,7 @@ def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
 
 
 def frozen_among(names: Container[str], model: nn.Module) -> list[str]:
-    return [name for name, each in model.named_parameters() if name in names and not each.requires_grad]
+    return [name for name, parameter in model.named_parameters() if name in names and not parameter.requires_grad]
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # torch raises exceptions of many classes
         raise misfit(path, f"PyTorch cannot read it ({type(error).__name__})") from error
-    if not isinstance(weights, dict) or not all(isinstance(each, Tensor) for each in weights.values()):
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise misfit(path, "it does not hold tensors by name, as a state_dict does")
     return weights
 

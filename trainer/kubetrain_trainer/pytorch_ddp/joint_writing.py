@@ -70,7 +70,7 @@ class JointWriting:
         own = torch.frombuffer(bytearray(text.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES)), dtype=torch.uint8)
         received = [torch.empty_like(own) for _ in range(self._processes)] if self._rank == 0 else None
         dist.gather(own, received, 0, self._group)
-        return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in received or ()]
+        return [bytes(message.tolist()).decode(errors="replace").rstrip() for message in received or ()]
 
 
 def _problem(write_file: WriteFile, path: Path) -> str:

@@ -22,11 +22,11 @@ def freeze(model: nn.Module, patterns: str) -> None:
     parameters = dict(model.named_parameters())
     for name in matching(patterns, parameters):
         parameters[name].requires_grad_(False)
-    if not any(each.requires_grad for each in parameters.values()):
+    if not any(parameter.requires_grad for parameter in parameters.values()):
         raise InvalidSetting(f"freeze: '{patterns}' leaves nothing to train")
     for module in model.modules():
         own = [*module.parameters(recurse=False)]
-        if patterns and own and not any(each.requires_grad for each in own):
+        if patterns and own and not any(parameter.requires_grad for parameter in own):
             module.training = False  # not eval(), which includes the modules within
 
 
@@ -67,18 +67,18 @@ def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractC
 def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
     """Let normalizations add nothing to their running statistics, which have the batch already."""
     norms = _with_statistics(layer)
-    kept = [(each.momentum, each.num_batches_tracked) for each in norms]
-    for each in norms:
-        each.momentum, each.num_batches_tracked = 0.0, None
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for each, (momentum, counter) in zip(norms, kept, strict=True):
-            each.momentum, each.num_batches_tracked = momentum, counter
+        for norm, (momentum, counter) in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, counter
 
 
 def _with_statistics(layer: nn.Module) -> list[_NormBase]:
-    return [each for each in layer.modules() if isinstance(each, _NormBase) and each.track_running_stats]
+    return [module for module in layer.modules() if isinstance(module, _NormBase) and module.track_running_stats]
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:

@@ -88,7 +88,7 @@ class Loader:
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])
-        return [sum(float(each.double().abs().mean()) for each in batch) for batch in batches]
+        return [sum(float(tensor.double().abs().mean()) for tensor in batch) for batch in batches]
 
     def first_inputs(self) -> Any:
         """Return the inputs of two samples, for a trial."""

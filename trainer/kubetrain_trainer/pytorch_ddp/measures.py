@@ -34,10 +34,11 @@ class Tally:
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
         check_outputs(self._classes, outputs)
         check_targets(self._classes, targets)
-        values = [each.double() for each in measure_samples(self._measures, outputs, targets, samples)]
+        values = [value.double() for value in measure_samples(self._measures, outputs, targets, samples)]
         check_alone(self._measures["loss"], values[0], lambda: split((outputs, targets), samples, samples)[0])
         count = torch.full((), samples, dtype=torch.float64, device=self._sums.device)
-        self._sums += torch.stack([count, *(each.sum() for each in values), *(each.square().sum() for each in values)])
+        sums, squares = [value.sum() for value in values], [value.square().sum() for value in values]
+        self._sums += torch.stack([count, *sums, *squares])
         for metric in self._metrics.values():
             metric.update(outputs, targets)
 
@@ -105,7 +106,7 @@ def _adds_up_itself(metric: Any) -> bool:
 
 
 def _keeps_samples(metric: Any) -> bool:
-    return _adds_up_itself(metric) and any(isinstance(each, list) for each in metric.metric_state.values())
+    return _adds_up_itself(metric) and any(isinstance(state, list) for state in metric.metric_state.values())
 
 
 def _begin(metric: Any, device: torch.device) -> None:

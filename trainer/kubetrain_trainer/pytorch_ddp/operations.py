@@ -54,9 +54,9 @@ def _of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *others: A
 
 def _without_content(model: nn.Module) -> nn.Module:
     """Return a copy of the model whose tensors take no memory. What its forward pass keeps is not the model's own."""
-    outlines: dict[int, Any] = {id(each): outline(each) for each in model.buffers()}
-    for each in model.parameters():
-        outlines[id(each)] = nn.Parameter(outline(each), each.requires_grad)
+    outlines: dict[int, Any] = {id(buffer): outline(buffer) for buffer in model.buffers()}
+    for parameter in model.parameters():
+        outlines[id(parameter)] = nn.Parameter(outline(parameter), parameter.requires_grad)
     return copy.deepcopy(model, outlines)
 
 
@@ -68,4 +68,4 @@ def _backward(outputs: Any) -> None:
         return tensor
 
     map_tensors(keep, outputs)
-    torch.autograd.backward([each.sum() for each in parts if each.requires_grad])
+    torch.autograd.backward([output.sum() for output in parts if output.requires_grad])

@@ -35,27 +35,27 @@ class Optimizers:
         return self._peaks[0]
 
     def groups(self) -> Iterator[dict[str, Any]]:
-        return (group for each in self._all.values() for group in each.param_groups)
+        return (group for optimizer in self._all.values() for group in optimizer.param_groups)
 
     def set_rates(self, factor: float) -> None:
         for group, peak in zip(self.groups(), self._peaks, strict=True):
             group["lr"] = peak * factor
 
     def zero_grad(self) -> None:
-        for each in self._all.values():
-            each.zero_grad(set_to_none=True)
+        for optimizer in self._all.values():
+            optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        for each in self._all.values():
-            each.step()
+        for optimizer in self._all.values():
+            optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        states = {name: each.state_dict() for name, each in self._all.items()}
+        states = {name: optimizer.state_dict() for name, optimizer in self._all.items()}
         return states.get("", states)
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters where state_dict() has the state of each."""
-        states = {name: {"state": dict(enumerate(_parameters(each)))} for name, each in self._all.items()}
+        states = {name: {"state": dict(enumerate(_parameters(optimizer)))} for name, optimizer in self._all.items()}
         return states.get("", states)
 
     def load_state_dict(self, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:
@@ -67,8 +67,8 @@ class Optimizers:
         states = {"": state} if "" in self._all else state
         if states.keys() != self._all.keys():
             raise ValueError("the state of other optimizers")
-        for name, each in self._all.items():
-            _load(each, states[name], keep_hyperparameters=keep_hyperparameters)
+        for name, optimizer in self._all.items():
+            _load(optimizer, states[name], keep_hyperparameters=keep_hyperparameters)
 
 
 def build_optimizers(config: TrainConfig, task: Task, global_batch: int) -> Optimizers:
@@ -76,7 +76,7 @@ def build_optimizers(config: TrainConfig, task: Task, global_batch: int) -> Opti
     if task.optimizer is None:
         return Optimizers(_chosen(config, task, global_batch))
     own = task.optimizer(task.model)
-    if not all(isinstance(each, Optimizer) for each in (own.values() if isinstance(own, Mapping) else [own])):
+    if not all(isinstance(optimizer, Optimizer) for optimizer in (own.values() if isinstance(own, Mapping) else [own])):
         raise KubetrainError(
             f"optimizer returned a {type(own).__name__}: return an optimizer, or a dict of them by name"
         )
@@ -85,8 +85,10 @@ def build_optimizers(config: TrainConfig, task: Task, global_batch: int) -> Opti
 
 def warn_of_untrained(model: nn.Module, optimizers: Optimizers) -> None:
     """Warn of parameters that no optimizer has, because a forgotten group would go unnoticed."""
-    trained = {id(each) for group in optimizers.groups() for each in group["params"]}
-    names = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in trained]
+    trained = {id(parameter) for group in optimizers.groups() for parameter in group["params"]}
+    names = [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in trained
+    ]
     if names:
         log.warning(
             "no optimizer has %d of the model's parameters, such as %s: they keep their first values; if that is "
@@ -113,7 +115,7 @@ def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
 
 def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameters by learning rate, the highest first, and by whether they decay."""
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     factors, groups = factors_of(config, model), dict[tuple[float, bool], list[nn.Parameter]]()
     for name, parameter in trained.items():
         is_decayed = config.optimizing.decay_norms or parameter.ndim > 1
@@ -126,11 +128,12 @@ def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
 
 def factors_of(config: TrainConfig, model: nn.Module) -> Mapping[str, float]:
     """Return the factor of each trained parameter's learning rate."""
-    return rate_factors((name for name, each in model.named_parameters() if each.requires_grad), config.layer_rate)
+    trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    return rate_factors(trained, config.layer_rate)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
-    return (each for group in optimizer.param_groups for each in group["params"])
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:

@@ -77,7 +77,7 @@ def units_of(root: nn.Module, task: Task) -> list[nn.Module]:
     """Return the modules whose weights are brought together at once: those inside others first."""
     depth = {module: len(name.split(".")) for name, module in root.named_modules() if name}
     inner = dict.fromkeys([*statistics_of(root), *layers_of(root, task)])  # in the same order in every process
-    return [*sorted((each for each in inner if each is not root), key=lambda module: -depth[module]), root]
+    return [*sorted((module for module in inner if module is not root), key=lambda module: -depth[module]), root]
 
 
 def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> None:
@@ -102,13 +102,13 @@ def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> 
 
 def send_from_rank_0(module: nn.Module) -> None:
     """Let all processes start with the same values, also where they draw others."""
-    parameters = [each for each in module.parameters() if not is_dtensor(each)]
-    for each in (*parameters, *module.buffers()):
-        dist.broadcast(as_bytes(each.detach()), 0)
+    parameters = [parameter for parameter in module.parameters() if not is_dtensor(parameter)]
+    for tensor in (*parameters, *module.buffers()):
+        dist.broadcast(as_bytes(tensor.detach()), 0)
 
 
 def statistics_of(model: nn.Module) -> list[nn.Module]:
-    return [each for each in model.modules() if isinstance(each, _NormBase) and [*each.parameters()]]
+    return [module for module in model.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
 
 
 def data_part(mesh: DeviceMesh) -> DeviceMesh:
@@ -163,7 +163,7 @@ def styles_of(model: nn.Module, task: Task) -> Styles:
         if not named:
             raise InvalidSetting(f"tensor_plan: the model has no module '{pattern}'")
         found |= dict.fromkeys(named, style)
-    left_out = {name: each for name, each in model.named_modules() if each not in found and _own(each)}
+    left_out = {name: module for name, module in model.named_modules() if module not in found and _own(module)}
     for name, module in left_out.items():
         _check_whole(name, module)
     return found | {module: Whole() for module in left_out.values()}
@@ -183,6 +183,6 @@ def _check_whole(name: str, module: nn.Module) -> None:
 
 def split(module: nn.Module, styles: Styles, mesh: Any) -> None:
     """Leave this process its part of the weights of the module, and of those inside, and forget their styles."""
-    for each in module.modules():
-        if each in styles:
-            parallelize_module(each, mesh, styles.pop(each))
+    for inner in module.modules():
+        if inner in styles:
+            parallelize_module(inner, mesh, styles.pop(inner))

@@ -41,9 +41,9 @@ class Staging:
         """
         tensors = list(tensors_in(state))
         if not self._has_copies(tensors):
-            self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
+            self._copies = [torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda) for tensor in tensors]
         self._sources = tensors
-        first = {each.data_ptr() for each in changed_by_forward}
+        first = {tensor.data_ptr() for tensor in changed_by_forward}
         pairs = list(zip(self._copies, tensors, strict=True))
         _copy(pair for pair in pairs if pair[1].data_ptr() in first)
         with self._own_stream(any(tensor.is_cuda for tensor in tensors)):
@@ -89,7 +89,7 @@ class Staging:
         return fits
 
     def _has_copies(self, tensors: list[Tensor]) -> bool:
-        return [_kind(each) for each in tensors] == [_kind(each) for each in self._copies]
+        return [_kind(tensor) for tensor in tensors] == [_kind(tensor) for tensor in self._copies]
 
     @contextlib.contextmanager
     def _own_stream(self, on_gpu: bool) -> Iterator[None]:

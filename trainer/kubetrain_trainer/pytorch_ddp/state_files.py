@@ -59,7 +59,7 @@ def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
 
 def with_parts(state: Any) -> Any:
     """Return the state as this process saves it."""
-    return with_tensors(state, (_part(each) if is_dtensor(each) else each for each in tensors_in(state)))
+    return with_tensors(state, (_part(tensor) if is_dtensor(tensor) else tensor for tensor in tensors_in(state)))
 
 
 def joined(states: Sequence[Any], like: Any = None) -> Any:
@@ -75,8 +75,8 @@ def joined(states: Sequence[Any], like: Any = None) -> Any:
     if not isinstance(first, dict):
         return first
     if first.keys() == PART:
-        return _filled([(each["offsets"], each["part"]) for each in states], torch.Size(first["shape"]), like)
-    inner = type(first)((name, joined([each[name] for each in states], _within(like, name))) for name in first)
+        return _filled([(shard["offsets"], shard["part"]) for shard in states], torch.Size(first["shape"]), like)
+    inner = type(first)((name, joined([state[name] for state in states], _within(like, name))) for name in first)
     if hasattr(first, "_metadata"):
         inner._metadata = first._metadata  # type: ignore[attr-defined]  # the versions of its modules
     return inner
@@ -89,7 +89,7 @@ def load_tensors(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
     if hasattr(states[0], "_metadata"):
         others._metadata = states[0]._metadata  # type: ignore[attr-defined]  # the versions of its modules
     for name in states[0]:
-        value = joined([each[name] for each in states], own.get(name))
+        value = joined([state[name] for state in states], own.get(name))
         if is_dtensor(value):
             own[name].copy_(value)
         else:

@@ -76,7 +76,7 @@ class Stop:
         self._store.set(_step_begun(self._role.rank), str(self._step_begun))
         steps_begun = [_step_begun(rank) for rank in range(self._role.world_size)]
         if self._role.is_rank_0 and self._wait_for(*steps_begun):
-            self._store.set(LAST_STEP, str(max(int(self._store.get(each)) for each in steps_begun)))
+            self._store.set(LAST_STEP, str(max(int(self._store.get(key)) for key in steps_begun)))
         if self._wait_for(LAST_STEP):
             self._last_step = int(self._store.get(LAST_STEP))
 

@@ -68,7 +68,9 @@ def split(batch: Any, parts: int, samples: int) -> list[Any]:
         return [batch[first:last] for first, last in pairwise(bounds)]
     inner = _parts_of(batch)
     if inner is not None:
-        return [_with_parts(batch, each) for each in zip(*(split(part, parts, samples) for part in inner), strict=True)]
+        return [
+            _with_parts(batch, pieces) for pieces in zip(*(split(part, parts, samples) for part in inner), strict=True)
+        ]
     if batch is None or isinstance(batch, int | float | str | bytes) or getattr(batch, "shape", None) == ():
         return [batch] * parts
     described = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
@@ -102,7 +104,7 @@ def _parts_of(value: Any) -> list[Any] | None:
     if isinstance(value, list | tuple):
         return list(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, each.name) for each in fields(value)]
+        return [getattr(value, field.name) for field in fields(value)]
     return None
 
 
@@ -115,6 +117,6 @@ def _with_parts(value: Any, parts: Any) -> Any:
         for name, part in zip(value, parts, strict=True):
             changed[name] = part
     else:
-        for each, part in zip(fields(value), parts, strict=True):
-            object.__setattr__(changed, each.name, part)  # frozen dataclasses have no setter
+        for field, part in zip(fields(value), parts, strict=True):
+            object.__setattr__(changed, field.name, part)  # frozen dataclasses have no setter
     return changed

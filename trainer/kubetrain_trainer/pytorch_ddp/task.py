@@ -66,7 +66,7 @@ class Step:
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.clip_norm:
-            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             self.norms.append(nn.utils.clip_grad_norm_(parameters, self.clip_norm))
         optimizer.step()
 

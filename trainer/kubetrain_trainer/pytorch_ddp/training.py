@@ -158,14 +158,14 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
         from kubetrain_trainer.pytorch_ddp.shard_model import mesh_of, shard
 
         mesh = mesh_of(config, group)
-        for each in models:
-            shard(each, task, config, group, mesh)
+        for module in models:
+            shard(module, task, config, group, mesh)
     else:
-        for each in models:
-            fill(each, group.device)
+        for module in models:
+            fill(module, group.device)
         if memory_format := suitable_format(task, config, loader, group.device):
-            for each in models:
-                each.to(memory_format=memory_format)
+            for module in models:
+                module.to(memory_format=memory_format)
     if weights:
         new = load_initial_weights(weights, model)
         if group.role.is_rank_0:
@@ -239,7 +239,7 @@ def check_together(task: Task, group: Group) -> None:
 def open_loaders(task: Task, config: TrainConfig, group: Group) -> list[AnyLoader]:
     """Return the loaders of the samples to train on and of those to validate with."""
     training, validation = splits(task, config, group)
-    loaders = [open_loader(each, task, config, group.data_role, group.device) for each in (training, validation)]
+    loaders = [open_loader(samples, task, config, group.data_role, group.device) for samples in (training, validation)]
     compared = None if is_stream(validation) else validation  # of a stream, each process has a part
     draw = loaders[0].draw if isinstance(loaders[0], Loader) and not hasattr(training, "files_checksum") else None
     check_same_data(training, compared, draw, config.seed, group)

@@ -30,7 +30,7 @@ CHANGES: dict[Color, Callable[[Image.Image, float], Image.Image]] = {
     Color.AUTOCONTRAST: lambda image, amount: ImageOps.autocontrast(image),
     Color.EQUALIZE: lambda image, amount: ImageOps.equalize(image),
 }
-GRAY = tuple(round(255 * each) for each in MEAN)
+GRAY = tuple(round(255 * mean) for mean in MEAN)
 """The color of pixels that no image gives, which is zero for the model."""
 Pairs = Sequence[tuple[float, Box]]
 """How to mix each two images in sequence: the weight of the other one, and the part in which it counts."""

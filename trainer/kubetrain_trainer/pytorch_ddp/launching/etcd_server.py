@@ -43,7 +43,7 @@ def await_etcd(
         raise InvalidSetting(
             "rdzv_backend etcd-v2 needs the package python-etcd: install it in the image of the training"
         )
-    conf = dict(each.split("=", 1) for each in conf_text.split(",") if "=" in each)
+    conf = dict(pair.split("=", 1) for pair in conf_text.split(",") if "=" in pair)
     deadline, last = time.monotonic() + seconds, ""
     while True:
         try:

@@ -40,8 +40,8 @@ def run_processes(arguments: Sequence[str]) -> int:
     parsed = _parse(arguments)
     lost = _choose_agent(parsed)
     _set_variables(parsed)
-    for each in STOPPING_SIGNALS:
-        signal.signal(each, _stop)
+    for number in STOPPING_SIGNALS:
+        signal.signal(number, _stop)
     try:
         _run(parsed)
     except SignalException as stopped:
@@ -96,8 +96,8 @@ def _set_variables(parsed: argparse.Namespace) -> None:
 
 
 def _stop(number: int, _: object) -> NoReturn:
-    for each in STOPPING_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)  # after a second signal torchrun would not wait for its processes
+    for ignored in STOPPING_SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)  # after a second signal torchrun would not wait for its processes
     PatientAgent.heard = signal.Signals(number)
     raise stopped_by(PatientAgent.heard)
 
