@@ -82,7 +82,8 @@ def restore(
     """
     state, variables = _load(checkpoint.path / STATE_FILE), _state(model, optimizer, averages)
     state = _with_averages(state) if averages else _without_averages(state)
-    if {name: values.shape for name, values in state.items()} != {name: each.shape for name, each in variables.items()}:
+    shapes, saved = ({name: tensor.shape for name, tensor in found.items()} for found in (variables, state))
+    if shapes != saved:
         raise misfit_error(checkpoint, config)
     _assign(variables, state)
 

@@ -100,8 +100,8 @@ class Group(ProcessGroup):
 
     def of_each_replica(self, value: Any) -> list[Any]:
         """Return the parts of a value of the strategy, of any structure: one for each replica of this process."""
-        parts = [self.strategy.experimental_local_results(each) for each in tf.nest.flatten(value)]
-        return [tf.nest.pack_sequence_as(value, each) for each in zip(*parts, strict=True)]
+        parts = [self.strategy.experimental_local_results(distributed) for distributed in tf.nest.flatten(value)]
+        return [tf.nest.pack_sequence_as(value, values) for values in zip(*parts, strict=True)]
 
     def broadcast_statistics(self, model: keras.Model) -> None:
         statistics = without_frozen(model.non_trainable_weights, model)
@@ -144,7 +144,7 @@ def leave(group: Group) -> None:
 
 def gpu_names() -> list[str]:
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    return [each.get("device_name", "GPU") for each in details]
+    return [gpu.get("device_name", "GPU") for gpu in details]
 
 
 def prepare_devices(config: TrainConfig, role: ProcessRole) -> None:

@@ -33,14 +33,14 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 
 def without_frozen(variables: Iterable[keras.Variable], model: keras.Model) -> list[keras.Variable]:
     """Leave out the weights of frozen layers, which Keras lists with the statistics, although no step changes them."""
-    weights = {id(each) for layer in layers_of(model) for each in layer._trainable_variables}
-    return [each for each in variables if id(each) not in weights]
+    weights = {id(variable) for layer in layers_of(model) for variable in layer._trainable_variables}
+    return [variable for variable in variables if id(variable) not in weights]
 
 
 def norm_of(model: keras.Model, precisely: bool) -> tuple[float, int]:
     """Return the norm of the trained weights, and their number."""
     kind = tf.float64 if precisely else tf.float32
-    norms = [float(tf.norm(tf.cast(each.value, kind))) for each in model.trainable_variables]
+    norms = [float(tf.norm(tf.cast(variable.value, kind))) for variable in model.trainable_variables]
     return math.hypot(*norms), model.count_params()
 
 

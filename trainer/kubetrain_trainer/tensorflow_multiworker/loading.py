@@ -84,7 +84,7 @@ def load(
 def draw(samples: Any, collate: Collate, indices: Iterable[int]) -> list[float]:
     """Load these samples twice, and return the mean of each batch."""
     batches = map(tf.nest.flatten, load(samples, [keys_of(indices)] * 2, collate))
-    return [sum(float(abs(each.numpy().astype(float)).mean()) for each in batch) for batch in batches]
+    return [sum(float(abs(tensor.numpy().astype(float)).mean()) for tensor in batch) for batch in batches]
 
 
 def leave_out_damaged(samples: Any, candidates: Iterable[int]) -> bool:

@@ -31,10 +31,10 @@ class Tally:
         """The group has the strategy that made the variables of the metrics."""
         self._names, self._classes = ["loss", *task.metrics], task.classes
         self._group = group
-        self._metrics = {name: each for name, each in task.metrics.items() if isinstance(each, keras.Metric)}
+        self._metrics = {name: metric for name, metric in task.metrics.items() if isinstance(metric, keras.Metric)}
         self._measures = {
             "loss": task.loss,
-            **{name: each for name, each in task.metrics.items() if name not in self._metrics},
+            **{name: metric for name, metric in task.metrics.items() if name not in self._metrics},
         }
         self._sums = tf.zeros(1 + 2 * len(self._measures), tf.float64)
         """The number of samples, the sum of each measure's values, and that of their squares."""
@@ -66,7 +66,7 @@ class Tally:
 
     def _sums_of(self, batch: Predicted) -> tf.Tensor:
         with tf.device(tf.nest.flatten(batch.outputs, expand_composites=True)[0].device):
-            values = [tf.cast(each, tf.float64) for each in measure_samples(self._measures, *batch)]
+            values = [tf.cast(value, tf.float64) for value in measure_samples(self._measures, *batch)]
             check_alone(self._measures["loss"], values[0], lambda: first_of(batch))
             totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
             return tf.stack([tf.constant(batch.samples, tf.float64), *totals])
@@ -112,7 +112,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def first_of(batch: Predicted) -> Any:
-    return tf.nest.map_structure(lambda each: each[:1], (batch.outputs, batch.targets))
+    return tf.nest.map_structure(lambda tensor: tensor[:1], (batch.outputs, batch.targets))
 
 
 def _result(name: str, metric: keras.Metric) -> float:

@@ -19,9 +19,7 @@ def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[st
         return digits_cnn(shape, num_classes, **model_args)
     if name == "keras:resnet18":
         return resnet18(shape, num_classes, **model_args)
-    builders = {
-        each.lower(): getattr(keras.applications, each) for each in dir(keras.applications) if each[0].isupper()
-    }
+    builders = {key.lower(): getattr(keras.applications, key) for key in dir(keras.applications) if key[0].isupper()}
     build = builders[name.removeprefix("keras:")]
     arguments = {"weights": None, "input_shape": shape, "classes": num_classes, "classifier_activation": None}
     if "include_preprocessing" in inspect.signature(build).parameters:

@@ -38,10 +38,10 @@ def operations_per_sample(model: keras.Model, inputs: Any, samples: int) -> floa
 
     def learn(batch: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            parts = [tf.reduce_sum(each) for each in tf.nest.flatten(forward(model, batch, training=False))]
+            parts = [tf.reduce_sum(output) for output in tf.nest.flatten(forward(model, batch, training=False))]
         return [*parts, *tape.gradient(parts, model.trainable_variables)]
 
-    shapes = tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape, each.dtype), inputs)
+    shapes = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
     try:
         graph = tf.function(learn).get_concrete_function(shapes).graph
         return float(sum(map(_operations, _needed(graph.outputs)))) / samples
@@ -53,12 +53,12 @@ def operations_per_sample(model: keras.Model, inputs: Any, samples: int) -> floa
 def _needed(results: list[tf.Tensor]) -> list[tf.Operation]:
     """Return what computes the results. A graph also has gradients that nothing needs, such as that of the inputs."""
     found: dict[tf.Operation, None] = {}
-    waiting = [each.op for each in results]
+    waiting = [result.op for result in results]
     while waiting:
         operator = waiting.pop()
         if operator not in found:
             found[operator] = None
-            waiting += [each.op for each in operator.inputs]
+            waiting += [tensor.op for tensor in operator.inputs]
     return list(found)
 
 
@@ -69,11 +69,11 @@ def _operations(operator: tf.Operation) -> int:
         ValueError: for a loop or a condition, because what it repeats or chooses is not known.
     """
     attributes = operator.node_def.attr.values()
-    functions = [each.func.name for each in attributes if each.HasField("func")]
-    if operator.type not in CALLS and (functions or any(each.list.func for each in attributes)):
+    functions = [attribute.func.name for attribute in attributes if attribute.HasField("func")]
+    if operator.type not in CALLS and (functions or any(attribute.list.func for attribute in attributes)):
         raise ValueError(f"{operator.name} is a loop or a condition")
     called = [operator.graph._get_function(name).graph.outputs for name in functions]
-    inside = sum(_operations(each) for outputs in called for each in _needed(outputs))
+    inside = sum(_operations(function) for outputs in called for function in _needed(outputs))
     return inside + 2 * PRODUCTS.get(operator.type, lambda _: 0)(operator)
 
 

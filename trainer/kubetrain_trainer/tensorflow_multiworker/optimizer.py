@@ -44,7 +44,7 @@ def _chosen(config: TrainConfig, variables: list[keras.Variable]) -> keras.Optim
         adamw = keras.optimizers.AdamW(
             config.learning_rate, config.weight_decay, options.beta1, options.beta2, options.epsilon or 1e-7
         )
-        adamw.exclude_from_weight_decay([each for each in variables if not is_decayed(config, each)])
+        adamw.exclude_from_weight_decay([variable for variable in variables if not is_decayed(config, variable)])
         return adamw
     return SGD(config.learning_rate, options.momentum, options.nesterov)
 

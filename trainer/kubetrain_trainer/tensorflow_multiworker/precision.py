@@ -36,7 +36,7 @@ def describe_precision(config: TrainConfig) -> str:
 def _least_capability() -> tuple[int, int] | None:
     """Return that of the GPU that can do least, or None without GPUs."""
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    return min((each.get("compute_capability", (0, 0)) for each in details), default=None)
+    return min((gpu.get("compute_capability", (0, 0)) for gpu in details), default=None)
 
 
 def _in_fp32(value: Any) -> Any:

@@ -87,7 +87,7 @@ class AugmentedImages(StoredImages):
     def _draw(self, indices: Sequence[int], epoch: int) -> np.ndarray:
         """Draw from the numbers that PyTorch's loader, too, seeds for each sample."""
         randoms = [Random(derived_seed(self._seed, epoch, int(index))) for index in indices]
-        return np.array([numbers(draw(self._recipe, each), self._recipe.colors) for each in randoms], np.float32)
+        return np.array([numbers(draw(self._recipe, random), self._recipe.colors) for random in randoms], np.float32)
 
 
 def numbers(drawn: Drawn, most_colors: int) -> list[float]:
@@ -100,7 +100,7 @@ def cropped_part(whole: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
     """Return top, left, height and width of at least one pixel, in an image of this height and width."""
     size = crop_size(tf.cast(whole, tf.float32), drawn)
     corner = drawn[:1:-1] * (tf.cast(whole, tf.float32) - size)
-    first, last = (tf.cast(tf.round(each), tf.int32) for each in (corner, corner + size))
+    first, last = (tf.cast(tf.round(point), tf.int32) for point in (corner, corner + size))
     first = tf.minimum(first, whole - 1)
     return tf.concat([first, tf.maximum(last - first, 1)], 0)
 
@@ -163,7 +163,7 @@ def batch_and_mix(samples: tf.data.Dataset, size: int, classes: int) -> tf.data.
 
 def mix(images: tf.Tensor, labels: tf.Tensor, mixed: tuple[tf.Tensor, tf.Tensor], classes: int) -> tuple[Any, ...]:
     count, places = tf.shape(images)[0], tf.range(tf.shape(images)[0])
-    weights, parts = (tf.gather(each, places - places % 2) for each in mixed)  # the first of two says how
+    weights, parts = (tf.gather(drawn, places - places % 2) for drawn in mixed)  # the first of two says how
     others = tf.minimum(tf.bitwise.bitwise_xor(places, 1), count - 1)
     masks = tf.map_fn(partial(inside, pixels=images.shape[1]), parts, fn_output_signature=tf.bool)
     pixels = weights[..., None, None] * tf.cast(masks, tf.float32)
@@ -188,7 +188,7 @@ def recolor(image: tf.Tensor, kind: tf.Tensor, amount: tf.Tensor) -> tf.Tensor:
         Color.AUTOCONTRAST: lambda: stretch(image),
         Color.EQUALIZE: lambda: equalize(image),
     }
-    return tf.switch_case(tf.cast(kind, tf.int32), [changes[each] for each in Color])
+    return tf.switch_case(tf.cast(kind, tf.int32), [changes[color] for color in Color])
 
 
 def blend(other: tf.Tensor, image: tf.Tensor, amount: tf.Tensor) -> tf.Tensor:
