@@ -151,7 +151,7 @@ def explain(error: Exception) -> KubetrainError | None:
 
 def is_of_lost_process(text: str) -> bool:
     """Return True for the text of an error by which a process says that another one was lost."""
-    (known,) = (each.patterns for each in KNOWN_FAILURES if each.name == PEER_LOST)
+    (known,) = (failure.patterns for failure in KNOWN_FAILURES if failure.name == PEER_LOST)
     return any(pattern in text for pattern in (*known, *STORE_LOST))
 
 
@@ -165,13 +165,13 @@ def is_mistake(error: Exception) -> bool:
 def own_line(error: BaseException) -> str:
     """Return the line of your own code that failed, such as " (task.py, line 12)"; empty if it was in a library's."""
     lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-    own = [each for each in lines if not each[0].startswith("<") and not any(part in each[0] for part in LIBRARIES)]
+    own = [line for line in lines if not line[0].startswith("<") and not any(part in line[0] for part in LIBRARIES)]
     return f" ({Path(own[-1][0]).name}, line {own[-1][1]})" if own else ""
 
 
 def _text(error: Exception) -> str:
     """Return the messages of an error and its causes, and the files in its traceback."""
-    messages = [f"{type(each).__name__}: {each}" for each in _with_causes(error)]
+    messages = [f"{type(cause).__name__}: {cause}" for cause in _with_causes(error)]
     return "\n".join([*messages, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))])
 
 
@@ -190,7 +190,7 @@ def describe_os_error(error: OSError) -> str:
 
 def os_error_behind(error: BaseException) -> OSError | None:
     """Return the OS error that caused a library's error, if there is one."""
-    return next((each for each in _with_causes(error) if isinstance(each, OSError)), None)
+    return next((cause for cause in _with_causes(error) if isinstance(cause, OSError)), None)
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -110,7 +110,7 @@ def _flush_open_files() -> None:
     """Write what libraries and modules have in the buffers of files that they leave open, as Python's end does."""
     opened = gc.get_objects()
     for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-        for file in (each for each in opened if type(each) is kind):
+        for file in (candidate for candidate in opened if type(candidate) is kind):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 file.flush()
 
