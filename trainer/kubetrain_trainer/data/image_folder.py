@@ -94,7 +94,7 @@ def list_classes(data_dir: Path, split: str = TRAINING_SPLIT) -> tuple[str, ...]
     entries = _entries(data_dir, split)
     if classes := tuple(sorted(_folders(entries))):
         return classes
-    there = _there(Counter(map(_kind, entries)))
+    there = _describe_found(Counter(map(_kind, entries)))
     raise KubetrainError(f"{data_dir / split} has no folders of classes{there}: {LAYOUT}")
 
 
@@ -146,7 +146,7 @@ def log_notes(samples: Any) -> None:
 
 def no_images(folder: Path, left_out: Mapping[str, int] = MappingProxyType({})) -> KubetrainError:
     return KubetrainError(
-        f"{folder} has no images ({', '.join(EXTENSIONS)}){_there(left_out)}: add images, or remove it"
+        f"{folder} has no images ({', '.join(EXTENSIONS)}){_describe_found(left_out)}: add images, or remove it"
     )
 
 
@@ -217,7 +217,7 @@ def _notes(folder: Path, images: int, left_out: Mapping[str, int]) -> Iterator[s
         )
 
 
-def _there(left_out: Mapping[str, int]) -> str:
+def _describe_found(left_out: Mapping[str, int]) -> str:
     return f"; it has {_listed(left_out)}" if left_out else ""
 
 

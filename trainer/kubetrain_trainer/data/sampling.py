@@ -25,7 +25,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 
 Sampler = Callable[[int], Sequence[int]]
 """A function that returns the indices of an epoch's samples, in the order of their use."""
-Share = Callable[[int, int], Sequence[int]]
+RankSamples = Callable[[int, int], Sequence[int]]
 """A function that returns a process's samples of a step, by the first and last position of the step in the epoch."""
 
 
@@ -69,13 +69,13 @@ class SamplePlan:
     sampler: Sampler | None = None
     available: int = 0
     """The samples from which the sampler selects."""
-    together: int = 1
+    consecutive: int = 1
     """The number of samples in sequence that the same process gets, however many there are."""
     groups: ShardGroups | None = None
     """The groups of shards that the order reads one after the other; None: any sample may follow any other."""
 
     def __post_init__(self) -> None:
-        least = self.together * (self.world_size - 1) + 1
+        least = self.consecutive * (self.world_size - 1) + 1
         if self.size < least:
             raise KubetrainError(
                 f"the training data has {self.size} samples, but {self.world_size} processes need at least {least}: "
@@ -105,25 +105,25 @@ class SamplePlan:
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
         """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
-        share = self._grouped_share(self.groups, epoch, rank) if self.groups else self._any_share(epoch, rank)
+        samples_of_step = self._grouped(self.groups, epoch, rank) if self.groups else self._shuffled(epoch, rank)
         for first, last in self._steps(start):
             size = last - first
             is_usual = size == self._usual_size
-            yield Batch(epoch=epoch, indices=share(first, last), global_size=size, is_usual=is_usual)
+            yield Batch(epoch=epoch, indices=samples_of_step(first, last), global_size=size, is_usual=is_usual)
 
-    def _any_share(self, epoch: int, rank: int) -> Share:
+    def _shuffled(self, epoch: int, rank: int) -> RankSamples:
         order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)
 
-        def share(first: int, last: int) -> list[int]:
-            starts = range(first + rank * self.together, first + (rank + 1) * self.together)
-            columns = [order[start : last : self.world_size * self.together] for start in starts]
+        def samples_of_step(first: int, last: int) -> list[int]:
+            starts = range(first + rank * self.consecutive, first + (rank + 1) * self.consecutive)
+            columns = [order[start : last : self.world_size * self.consecutive] for start in starts]
             return [index for row in zip_longest(*columns) for index in row if index is not None]
 
-        return share
+        return samples_of_step
 
-    def _grouped_share(self, groups: ShardGroups, epoch: int, rank: int) -> Share:
+    def _grouped(self, groups: ShardGroups, epoch: int, rank: int) -> RankSamples:
         order = groups.order(self.seed, epoch)
-        return lambda first, last: groups.share(order[first:last], rank, self.world_size, self.together)
+        return lambda first, last: groups.rank_samples(order[first:last], rank, self.world_size, self.consecutive)
 
     def _sampled(self, sampler: Sampler, epoch: int) -> list[int]:
         order = sampled_order(sampler, epoch)
@@ -182,7 +182,7 @@ def plan_samples(
         is_constant=config.global_batch_size > 0,
         sampler=sampler,
         available=size,
-        together=2 if config.augmentation.mixes else 1,
+        consecutive=2 if config.augmentation.mixes else 1,
         groups=groups,
     )
 

@@ -52,11 +52,11 @@ class ShardGroups:
         shards = EpochOrder(len(self.cached.shards), seed, epoch)[:]
         return ShardOrder(self.cached, shards, list(self._grouped(shards)), seed, epoch)
 
-    def share(self, samples: Sequence[int], rank: int, processes: int, together: int = 1) -> Sequence[int]:
+    def rank_samples(self, samples: Sequence[int], rank: int, processes: int, consecutive: int = 1) -> Sequence[int]:
         """Return the samples of a step that one process reads: those of some shards, so that not all pods need all."""
         ordered = sorted(samples, key=self.cached.shard_of)
-        parts = -(-len(ordered) // together)
-        first, last = (border * parts // processes * together for border in (rank, rank + 1))
+        runs = -(-len(ordered) // consecutive)
+        first, last = (border * runs // processes * consecutive for border in (rank, rank + 1))
         return ordered[first:last]
 
     def read_ahead(self, batches: Iterable[Sequence[Key]], processes: int) -> Iterator[Sequence[Key]]:
