@@ -131,11 +131,11 @@ def test_a_restarted_process_writes_its_own_message(tmp_path: Path, monkeypatch:
 
 ENDING = """
 import multiprocessing, sys, time
-from kubetrain_trainer.termination import before_end, end_process
+from kubetrain_trainer.termination import call_before_end, end_process
 
 child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
 child.start()
-before_end(lambda exit_code: print(f"ends with {exit_code}", file=sys.stderr))
+call_before_end(lambda exit_code: print(f"ends with {exit_code}", file=sys.stderr))
 print("printed without a flush")
 end_process(3)
 """

@@ -171,7 +171,7 @@ def own_line(error: BaseException) -> str:
 
 def _text(error: Exception) -> str:
     """Return the messages of an error and its causes, and the files in its traceback."""
-    messages = [f"{type(cause).__name__}: {cause}" for cause in _with_causes(error)]
+    messages = [f"{type(cause).__name__}: {cause}" for cause in _cause_chain(error)]
     return "\n".join([*messages, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))])
 
 
@@ -190,10 +190,10 @@ def describe_os_error(error: OSError) -> str:
 
 def os_error_behind(error: BaseException) -> OSError | None:
     """Return the OS error that caused a library's error, if there is one."""
-    return next((cause for cause in _with_causes(error) if isinstance(cause, OSError)), None)
+    return next((cause for cause in _cause_chain(error) if isinstance(cause, OSError)), None)
 
 
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+def _cause_chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

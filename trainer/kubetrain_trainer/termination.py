@@ -79,7 +79,7 @@ def end_process(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def before_end(act: Callable[[int], None]) -> None:
+def call_before_end(act: Callable[[int], None]) -> None:
     """Call this with the exit code before this process ends, even by end_process(). It may be called twice."""
     _before_end.append(act)
     atexit.register(act, 0)

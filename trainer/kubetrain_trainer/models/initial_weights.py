@@ -40,16 +40,16 @@ def _find(config: TrainConfig, output: TrainingOutput, file_names: Sequence[str]
         return str(place)
     if (place / PUBLISHED_DESCRIPTION).is_file():
         model = open_model(place)
-        return _in(model.path, file_names, model.description)
+        return _find_in(model.path, file_names, model.description)
     if (place / "export").is_dir():
-        return _in(place / "export", file_names, TrainingOutput(place).read_export())
+        return _find_in(place / "export", file_names, TrainingOutput(place).read_export())
     raise InvalidSetting(
         f"initial_weights: {place} is neither a run with an exported model, nor a published model, nor a file: "
         "name one by its path under the output root"
     )
 
 
-def _in(folder: Path, file_names: Sequence[str], described: Mapping[str, Any]) -> str:
+def _find_in(folder: Path, file_names: Sequence[str], described: Mapping[str, Any]) -> str:
     """
     Raises:
         InvalidSetting: if another framework or custom code wrote the model.

@@ -194,7 +194,7 @@ class Session:
         return self._peers.from_rank_0(lambda: act(write_of_rank_0))
 
     def _write_together(self, write: Write, folder_of_rank_0: Path | None) -> None:
-        """Write this process's part into rank 0's folder, and wait until every process has done so."""
+        """Write this process's files into rank 0's folder, and wait until every process has done so."""
         write(Path(self._peers.from_rank_0(lambda: str(folder_of_rank_0))))
         self._peers.wait()
 

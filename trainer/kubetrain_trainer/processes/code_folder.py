@@ -11,7 +11,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def enter_code_folder() -> None:
-    """Make a brought folder the working directory, and import from it first. Import from any other one last."""
+    """Make the folder of your own code the working directory. Import from it first, from any other one last."""
     os.environ.pop(SAFE_PATH, None)  # your own programs import what is beside them
     if folder := os.environ.get(VARIABLE):
         os.chdir(folder)

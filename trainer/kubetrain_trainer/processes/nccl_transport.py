@@ -58,19 +58,19 @@ def _interfaces(log: str) -> frozenset[str]:
 def describe_transport(processes: Iterable[Transport]) -> str:
     """Return how all processes are connected, for the banner; empty if NCCL has logged no connection."""
     found = [process for process in processes if process.between_pods or process.within_a_pod]
-    parts = [*_between_pods(found), *_within_a_pod(found), *_channels(found)]
+    parts = [*_links_between_pods(found), *_links_within_pods(found), *_channels(found)]
     versions = " and ".join(sorted({process.version for process in found}))
     return f"NCCL {versions} ({'; '.join(parts)})" if parts else ""
 
 
-def _between_pods(found: Sequence[Transport]) -> Iterator[str]:
+def _links_between_pods(found: Sequence[Transport]) -> Iterator[str]:
     if links := _joined(process.between_pods for process in found):
         direct = " with GPUDirect RDMA" if any(process.has_gpu_direct for process in found) else ""
         interfaces = _joined(process.interfaces for process in found)
         yield f"between pods {links}{direct}{f' over {interfaces}' if interfaces else ''}"
 
 
-def _within_a_pod(found: Sequence[Transport]) -> Iterator[str]:
+def _links_within_pods(found: Sequence[Transport]) -> Iterator[str]:
     if links := _joined(process.within_a_pod for process in found):
         yield f"within a pod {links}{' over NVLink' if any(process.has_nvlink for process in found) else ''}"
 

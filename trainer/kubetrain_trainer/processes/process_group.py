@@ -13,7 +13,7 @@ MAX_TEXT_BYTES = 63
 
 
 class ProcessGroup(Protocol):
-    """All processes must call the methods that exchange values in the same order: each call waits for all of them."""
+    """All processes must call the methods that are collectives in the same order: each call waits for all of them."""
 
     role: ProcessRole
     network: str = ""

@@ -130,8 +130,8 @@ def keep_freed_memory() -> None:
 def return_freed_memory() -> None:
     """Return freed tensors to the kernel at once.
 
-    By default, glibc keeps those of up to 32 MB in the end. Layers that are brought together one after another, of all
-    sizes, then left gaps that took a fifth of the memory.
+    By default, glibc keeps those of up to 32 MB in the end. Layers of all sizes, all-gathered one after another, then
+    left gaps that took a fifth of the memory.
     """
     _set_allocator({M_MMAP_THRESHOLD: MIN_RETURNED_BYTES})
 

@@ -29,7 +29,7 @@ from kubetrain_trainer.reporting.mlflow_client import (
 from kubetrain_trainer.settings.base import as_text
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import EXIT_CODE
-from kubetrain_trainer.termination import before_end
+from kubetrain_trainer.termination import call_before_end
 
 BLOCK_BYTES = 1 << 22
 """The most of metrics.jsonl that is read at once."""
@@ -65,7 +65,7 @@ def log_to_mlflow(config: TrainConfig, output: TrainingOutput, environment: Mapp
     if problem := address_problem(target.address):
         log.warning("the training is not logged to MLflow: MLFLOW_TRACKING_URI %s", problem)
         return
-    before_end(MlflowLog(target, config, output, environment).end)
+    call_before_end(MlflowLog(target, config, output, environment).end)
 
 
 class MlflowLog:

@@ -44,7 +44,7 @@ class StepTimes(NamedTuple):
     steps: float = 0
     data: float = 0
     waiting: float = 0
-    """In exchanges of gradients and buffers; 0: it cannot be told apart from computing."""
+    """In the all-reduce of gradients and the broadcast of buffers; 0: it cannot be told apart from computing."""
     total: float = 0
 
     @property

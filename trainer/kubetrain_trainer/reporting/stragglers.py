@@ -96,7 +96,7 @@ class Stragglers:
         self._window = [one.plus(other) for one, other in zip(self._window, times, strict=True)]
         if self._window[0].total < WINDOW_SECONDS:
             return
-        changed = [delay for delay in delays(self._window, self._nodes) if self._is_news(delay)]
+        changed = [delay for delay in delays(self._window, self._nodes) if self._changes_known(delay)]
         self._window = [StepTimes()] * len(times)
         for delay in sorted(changed, key=lambda delay: -delay.share)[:MAX_NAMED]:
             if delay.state:
@@ -113,7 +113,7 @@ class Stragglers:
         """Describe the slowest of them."""
         return [delay.to_dict() for delay in sorted(self._slow.values(), key=lambda delay: -delay.share)[:MAX_NAMED]]
 
-    def _is_news(self, delay: Delay) -> bool:
+    def _changes_known(self, delay: Delay) -> bool:
         """Return True if enough windows have contradicted what is known of this process, to replace it."""
         known = self._slow.get(delay.rank)
         is_known = delay.state == (known.state if known else "")

@@ -228,7 +228,7 @@ def coerced(name: str, kind: Any, value: Any) -> Any:
     if (kind == dict[str, Any] and isinstance(value, Mapping)) or (
         kind == list[Any] and isinstance(value, list | tuple)
     ):
-        return _with_integers(value)
+        return _integers_restored(value)
     raise InvalidSetting(f"{name} must be {_describe(kind)}, not {value!r}")
 
 
@@ -239,11 +239,11 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _with_integers(value: Any) -> Any:
+def _integers_restored(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _with_integers(inner) for key, inner in value.items()}
+        return {key: _integers_restored(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_integers(inner) for inner in value]
+        return [_integers_restored(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -138,5 +138,5 @@ class StartSettings(Settings):
 
     @property
     def weights_uri(self) -> str:
-        """Where the initial weights are in S3, from which the sync brings them; empty if they are not there."""
+        """Where the initial weights are in S3, from which the sync copies them; empty if they are not there."""
         return self.initial_weights if self.initial_weights.startswith("s3://") else ""
