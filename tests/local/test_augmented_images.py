@@ -170,7 +170,7 @@ import tensorflow as tf
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.image_input import THUMBNAIL_PIXELS
-from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import decode, for_shorter_side
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import decode, shorter_side_surplus
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task, cross_entropy
 
@@ -204,10 +204,10 @@ np.testing.assert_allclose(cross_entropy(outputs, shares, smoothing=0.1), 0.75 *
 
 levels = tf.cast(tf.linspace(0, 255, 1500)[:, None, None] * tf.ones([1, 2000, 3], tf.float64), tf.uint8)
 photograph = tf.io.encode_jpeg(levels, quality=95)
-scaled = decode(photograph, for_shorter_side(100), None)
+scaled = decode(photograph, shorter_side_surplus(100), None)
 assert scaled.shape == (375, 500, 3), scaled.shape
-assert decode(photograph, for_shorter_side(400), None).shape == (1500, 2000, 3)
-assert decode(tf.io.encode_png(levels), for_shorter_side(100), None).shape == (1500, 2000, 3)
+assert decode(photograph, shorter_side_surplus(400), None).shape == (1500, 2000, 3)
+assert decode(tf.io.encode_png(levels), shorter_side_surplus(100), None).shape == (1500, 2000, 3)
 assert np.abs(tf.image.resize(levels, [375, 500], antialias=True) - tf.cast(scaled, tf.float32)).mean() < 1
 
 (folder / "image_folder" / "train" / "a" / "0.jpg").write_bytes(b"not an image")

@@ -70,7 +70,7 @@ import tensorflow as tf
 from PIL import Image
 
 from kubetrain_trainer.tensorflow_multiworker.images.augmented_images import cropped_part
-from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import cut, decode, for_shorter_side
+from kubetrain_trainer.tensorflow_multiworker.images.decoded_images import cut, decode, shorter_side_surplus
 
 random = np.random.default_rng(0)
 
@@ -88,7 +88,7 @@ OTHERS = [encoded("CMYK", "JPEG"), encoded("L", "JPEG"), encoded("RGB", "PNG")]
 for content in (*JPEG, *OTHERS, JPEG[0] + b"more"):
     for pixels in (20, 70, 300):
         drawn = tf.constant([*random.uniform(0.1, 1, 2), *random.uniform(size=2)], tf.float32)
-        surplus, part = for_shorter_side(pixels), partial(cropped_part, drawn=drawn)
+        surplus, part = shorter_side_surplus(pixels), partial(cropped_part, drawn=drawn)
         whole, seen = decode(content, surplus, None), decode(content, surplus, part).numpy()
         expected = cut(lambda: whole, part(tf.shape(whole)[:2])).numpy()
         assert seen.shape == expected.shape != whole.shape
@@ -98,7 +98,7 @@ for content in (*JPEG, *OTHERS, JPEG[0] + b"more"):
 first_rows = partial(cropped_part, drawn=tf.constant([0.1, 1, 0, 0], tf.float32))
 for damaged in (JPEG[0][:-2000], JPEG[0][:-2000] + bytes(2000)):
     try:
-        decode(damaged, for_shorter_side(300), first_rows)
+        decode(damaged, shorter_side_surplus(300), first_rows)
     except tf.errors.InvalidArgumentError as error:
         pass
     else:

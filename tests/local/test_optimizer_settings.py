@@ -30,7 +30,7 @@ import keras
 import tensorflow as tf
 from types import SimpleNamespace
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
+from kubetrain_trainer.tensorflow_multiworker.layers import layer_rates
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay
 
@@ -45,7 +45,7 @@ def train(**settings):
     for gradient in GRADIENTS:
         gradients = [tf.fill(each.shape, gradient) for each in variables]
         _, gradients = clip_and_decay(SimpleNamespace(config=config, task=task), gradients, variables)
-        with at_rates(model, config.layer_rate):
+        with layer_rates(model, config.layer_rate):
             optimizer.apply_gradients(zip(gradients, variables))
     return [float(tf.reshape(each, [-1])[0]) for each in variables]
 """,

@@ -42,8 +42,8 @@ from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer import Task
 from kubetrain_trainer.pytorch_ddp.train import train
 
-def exchanged(group, **settings):
-    # Returns how many MB of the gradients of a model of 4 MB are exchanged at once.
+def bucket_sizes(group, **settings):
+    # Returns how many MB of the gradients of a model of 4 MB are all-reduced at once.
     model = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(4)))
     task = Task(model=model, data=None, loss=None)
     parallel = data_parallel(TrainConfig(**settings), task, group, OwnTime(HostClock()))
@@ -70,8 +70,8 @@ with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
     model.view = torch.nn.Buffer((torch.arange(12.0) + rank)[::2])  # with gaps in memory
     group.broadcast_statistics(model)
     assert model.view.tolist() == [0, 2, 4, 6, 8, 10]
-    assert exchanged(group, allreduce_bucket_mb=2) == [2, 2]
-    assert max(exchanged(group)) == 3, "PyTorch's own choice is a first exchange of 1 MB, and later ones of up to 25"
+    assert bucket_sizes(group, allreduce_bucket_mb=2) == [2, 2]
+    assert max(bucket_sizes(group)) == 3, "PyTorch's own choice is a first bucket of 1 MB, and later ones of up to 25"
     time.sleep(1.5 if rank == 0 else 0)  # rank 0 exports
 ports = iter(os.environ["PORTS"].split())
 def train_in_a_new_group(arguments):
@@ -89,13 +89,13 @@ import tensorflow as tf
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.process_role import tensorflow_role
 from kubetrain_trainer.tensorflow_multiworker.group import join_group, vary_dropout
-from kubetrain_trainer.tensorflow_multiworker.step import exchange
+from kubetrain_trainer.tensorflow_multiworker.step import all_reduce
 from kubetrain_trainer.tensorflow_multiworker.train import train
 
-def exchanged(group):
-    # Returns how many MB of four gradients of 1 MB each are exchanged at once.
+def bucket_sizes(group):
+    # Returns how many MB of four gradients of 1 MB each are all-reduced at once.
     training, gradients = SimpleNamespace(group=group), [tf.ones((512, 512))] * 4
-    step = tf.function(lambda: group.strategy.run(lambda: exchange(training, gradients)))
+    step = tf.function(lambda: group.strategy.run(lambda: all_reduce(training, gradients)))
     operations = step.get_concrete_function().graph.get_operations()
     sums = [each for each in operations if each.type.startswith("CollectiveReduce")]
     return [each.inputs[0].shape.num_elements() * 4 / 2**20 for each in sums]
@@ -117,9 +117,9 @@ with join_group(TrainConfig(), role) as group:
     kept = group.strategy.run(lambda: dropout(tf.ones((1, 64)), training=True)).numpy() > 0
     in_both = group.sum_array(kept.astype(float))
     assert set(in_both.ravel()) == {0, 1, 2}, "each process drops other units"
-    assert exchanged(group) == [4]
+    assert bucket_sizes(group) == [4]
 with join_group(TrainConfig(allreduce_bucket_mb=1), role) as group:
-    assert exchanged(group) == [2, 2], "TensorFlow adds gradients until they are more than the setting"
+    assert bucket_sizes(group) == [2, 2], "TensorFlow adds gradients until they are more than the setting"
 train_twice(train, role.rank, after_the_end=[0])  # rank 0 waits for nobody then
 threads = len(os.listdir("/proc/self/task"))
 assert threads < 200, f"{threads} threads: collectives leave some behind"

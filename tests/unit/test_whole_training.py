@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.failures import TransientFailure
-from kubetrain_trainer.loop.train import begun
+from kubetrain_trainer.loop.train import recorded_run
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
@@ -18,7 +18,7 @@ def start(folder: Path, error: Exception | None = None, rank: int = 0, **setting
     output = TrainingOutput(folder)
     config = TrainConfig.from_dict(settings)
     arguments = Arguments(config=config, data_dir=folder, output=output, dataset_digest="d" * 16)
-    with begun("pytorch", arguments, ProcessRole(rank=rank, world_size=2)):
+    with recorded_run("pytorch", arguments, ProcessRole(rank=rank, world_size=2)):
         if error:
             raise error
     return output

@@ -1,7 +1,7 @@
 """Checks that all processes train the same.
 
-Each takes its share of the samples that it has listed itself, and what only one of them has learnt would be saved for
-all.
+Each takes its own samples from a list that it has made itself, and what only one of them has learnt would be saved
+for all.
 """
 
 import math
@@ -43,8 +43,8 @@ def check_same_data(training: Any, validation: Any, draw: Draw | None, seed: int
     for what, values in zip(own, zip(*group.gather_all([*own.values()]), strict=True), strict=True):
         if found := difference(values, group, SAMPLES_TOLERANCE * abs(values[0]) if what.startswith("mean") else 0.0):
             raise KubetrainError(
-                f"the {what} is {found}: each process trains with its share of the same list, so list all samples in "
-                "each of them, in sorted order, and compare the files that these nodes see"
+                f"the {what} is {found}: each process trains with its own samples from the same list, so list all "
+                "samples in each of them, in sorted order, and compare the files that these nodes see"
             )
 
 
@@ -113,5 +113,5 @@ class Replicas:
         if found := difference(norms, self._group, tolerance, self._shards):
             differs = f"the weights differ between processes, with a norm of {found}"
             if self._own_step:
-                raise KubetrainError(f"{differs}: let the task's own step call step.model, which exchanges gradients")
+                raise KubetrainError(f"{differs}: let the task's own step call step.model, which all-reduces gradients")
             raise TransientFailure(f"{differs}: look for a faulty GPU or faulty memory there")

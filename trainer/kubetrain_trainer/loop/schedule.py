@@ -25,7 +25,7 @@ def rate_factor(config: TrainConfig, step: int, epochs_done: float) -> float:
     if config.schedule == "step":
         every = config.scheduling.epochs
         periods = epochs_done / every if every else 3 * done / config.epochs
-        return _lowered(config, periods)
+        return _step_factor(config, periods)
     begun = done * (step - 1) / step  # when the step begins: the rate would be 0 in the step after the last
     return _schedule_factor(config, max(begun, warmup), warmup)
 
@@ -47,7 +47,7 @@ def is_finished(config: TrainConfig, progress: TrainingProgress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
-def _lowered(config: TrainConfig, periods: float) -> float:
+def _step_factor(config: TrainConfig, periods: float) -> float:
     """Return the factor of the peak learning rate in the last of these periods between drops."""
     drops = math.ceil(periods) - 1  # the step that completes a period still belongs to it
     return float(max(config.scheduling.factor**drops, config.scheduling.min_rate))
@@ -58,10 +58,10 @@ def _schedule_factor(config: TrainConfig, done: float, warmup: float) -> float:
     if config.schedule == "constant":
         return 1.0
     lowest: float = config.scheduling.min_rate
-    return lowest + (1 - lowest) * _fall(config, done, warmup)
+    return lowest + (1 - lowest) * _decay_factor(config, done, warmup)
 
 
-def _fall(config: TrainConfig, done: float, warmup: float) -> float:
+def _decay_factor(config: TrainConfig, done: float, warmup: float) -> float:
     """Return a number that falls from 1 to 0 at the end of the training."""
     if config.schedule == "wsd":
         share: float = config.scheduling.decay_share

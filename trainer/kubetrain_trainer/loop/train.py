@@ -1,6 +1,6 @@
 """A training from its first line to its export, the same for every framework, to be read from top to bottom.
 
-A framework's train() enters begun() and calls train_together(), which builds the training, lets the framework's
+A framework's train() enters recorded_run() and calls train_together(), which builds the training, lets the framework's
 run_epochs() call resume() and run_steps(), and exports the model. All processes call these functions at the same step.
 """
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def begun(framework: str, arguments: Arguments, role: ProcessRole) -> Iterator[None]:
+def recorded_run(framework: str, arguments: Arguments, role: ProcessRole) -> Iterator[None]:
     """Record that the run begins, and withdraw it if it is refused before its first step."""
     if role.local_rank == 0:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)

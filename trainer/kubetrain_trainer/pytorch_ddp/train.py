@@ -13,7 +13,7 @@ import torch
 from kubetrain_trainer.data.sample_order import derived_seed
 from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.data.stream_plan import remaining_batches
-from kubetrain_trainer.loop.train import begun, resume, run_steps, train_together
+from kubetrain_trainer.loop.train import recorded_run, resume, run_steps, train_together
 from kubetrain_trainer.processes.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.processes.process_role import torchrun_role
 from kubetrain_trainer.processes.resources import keep_freed_memory, return_freed_memory
@@ -34,7 +34,7 @@ def train(arguments: Arguments) -> None:
     on_gpu = torch.cuda.is_available()
     with Watchdog(arguments.config, role, on_gpu=on_gpu) as watchdog, join_group(arguments.config, role) as group:
         warn_of_versions(group)
-        with begun("pytorch", arguments, role):
+        with recorded_run("pytorch", arguments, role):
             if not group.from_rank_0(output.is_finished, takes_long=True):
                 group.network = find_network(group)
                 group.preflight = run_preflight(arguments.config, group, watchdog)
@@ -48,7 +48,7 @@ def run_epochs(training: Training) -> None:
     rank = group.data_role.rank
     plan = loader.plan(group.replicas, training.task.sampler)
     resumed = progress, _ = resume(training, plan)
-    # One batch per remaining step, with this process's share of the step's `global_size` samples.
+    # One batch per remaining step, with this process's samples of the step's `global_size`.
     batches, ahead = tee(remaining_batches(plan, config, progress, rank))
     steps = zip(loader.load(batch.keys for batch in ahead), batches, strict=True)
 

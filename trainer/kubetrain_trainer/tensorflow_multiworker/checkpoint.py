@@ -81,7 +81,7 @@ def restore(
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
     state, variables = _load(checkpoint.path / STATE_FILE), _state(model, optimizer, averages)
-    state = _with_averages(state) if averages else _without_averages(state)
+    state = _add_averages(state) if averages else _drop_averages(state)
     shapes, saved = ({name: tensor.shape for name, tensor in found.items()} for found in (variables, state))
     if shapes != saved:
         raise misfit_error(checkpoint, config)
@@ -90,7 +90,7 @@ def restore(
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:
     """Write the weights that were validated; `model.load_weights("model.weights.h5")` loads them anywhere."""
-    _assign(_variables("averages", model), _with_averages(_load(checkpoint.path / STATE_FILE)))
+    _assign(_variables("averages", model), _add_averages(_load(checkpoint.path / STATE_FILE)))
     output.write_export(checkpoint, details, lambda path: model.save_weights(path / EXPORT_FILE))
 
 
@@ -124,13 +124,13 @@ def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | 
     return state | (_variables("averages", averages.model) if averages else {})
 
 
-def _with_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _add_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Add the trained weights as the averages if there are none, because new averages start from the weights."""
     weights = {name: values for name, values in state.items() if name.startswith("model/")}
     return {name.replace("model/", "averages/", 1): values for name, values in weights.items()} | dict(state)
 
 
-def _without_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _drop_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: values for name, values in state.items() if not name.startswith("averages/")}
 
 

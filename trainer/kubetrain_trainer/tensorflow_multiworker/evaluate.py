@@ -74,7 +74,7 @@ def measure(task: KerasTask, samples: Any, config: TrainConfig, group: Group) ->
 
 
 def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
-    """Evaluate a split, a part in each process, and return its loss and metrics, or None if interrupted by a stop."""
+    """Evaluate a split on all processes. Return its loss and metrics, or None if interrupted by a stop."""
     config, role, samples = training.config, training.group.role, training.validation
     doing = f"the validation after step {step}"
     training.watchdog.beat(doing)
@@ -112,8 +112,8 @@ def predictions(
         inputs = [inputs for (inputs, _), _ in step]
         # A replica without a batch computes one that is not counted: not every model takes an empty batch.
         inputs += inputs[:1] * (group.local_replicas - len(step))
-        outputs = predict_in_replicas(group.for_each_replica(inputs))
-        pairs = zip(group.of_each_replica(outputs), step, strict=False)
+        outputs = predict_in_replicas(group.distributed_value(inputs))
+        pairs = zip(group.local_values(outputs), step, strict=False)
         yield [Predicted(output, targets, len(batch)) for output, ((_, targets), batch) in pairs]
 
 

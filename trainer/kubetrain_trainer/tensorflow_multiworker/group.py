@@ -1,4 +1,4 @@
-"""The group of processes that train together, their devices, and the exchange of values between them."""
+"""The group of processes that train together, their devices, and their collectives."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.tensorflow_multiworker.layers import without_frozen
 from kubetrain_trainer.tensorflow_multiworker.precision import describe_precision
 
-DEFAULT_EXCHANGE_MB = 25
+DEFAULT_BUCKET_MB = 25
 DECISION_BYTES = 16384
 """Enough for the longest path."""
 
@@ -90,7 +90,7 @@ class Group(ProcessGroup):
         """The number of the replica of this process that asks, outside a graph."""
         return int(tf.distribute.get_replica_context().replica_id_in_sync_group) % self.local_replicas
 
-    def for_each_replica(self, values: Sequence[Any]) -> Any:
+    def distributed_value(self, values: Sequence[Any]) -> Any:
         """Return a value of the strategy with one of these values for each replica of this process."""
         if self.local_replicas == 1:
             return values[0]
@@ -98,10 +98,10 @@ class Group(ProcessGroup):
             lambda context: values[context.replica_id_in_sync_group % self.local_replicas]
         )
 
-    def of_each_replica(self, value: Any) -> list[Any]:
-        """Return the parts of a value of the strategy, of any structure: one for each replica of this process."""
-        parts = [self.strategy.experimental_local_results(distributed) for distributed in tf.nest.flatten(value)]
-        return [tf.nest.pack_sequence_as(value, values) for values in zip(*parts, strict=True)]
+    def local_values(self, value: Any) -> list[Any]:
+        """Return what a value of the strategy holds, of any structure: one value for each replica of this process."""
+        local = [self.strategy.experimental_local_results(distributed) for distributed in tf.nest.flatten(value)]
+        return [tf.nest.pack_sequence_as(value, values) for values in zip(*local, strict=True)]
 
     def broadcast_statistics(self, model: keras.Model) -> None:
         statistics = without_frozen(model.non_trainable_weights, model)
@@ -161,8 +161,8 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
     # No timeout: with one, each collective leaves behind threads that sleep until it expires, thousands per minute.
     # A lost process is still detected within seconds, by its missing heartbeat.
     options = tf.distribute.experimental.CommunicationOptions(
-        # By default, the exchange waits for the last gradient.
-        bytes_per_pack=(config.allreduce_bucket_mb or DEFAULT_EXCHANGE_MB) * 2**20,
+        # By default, the all-reduce waits for the last gradient.
+        bytes_per_pack=(config.allreduce_bucket_mb or DEFAULT_BUCKET_MB) * 2**20,
     )
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 

@@ -45,7 +45,7 @@ def norm_of(model: keras.Model, precisely: bool) -> tuple[float, int]:
 
 
 @contextlib.contextmanager
-def at_rates(model: keras.Model, layer_rate: float) -> Iterator[None]:
+def layer_rates(model: keras.Model, layer_rate: float) -> Iterator[None]:
     """Let each layer take its part of an update, which Keras' optimizers make at one rate for all."""
     if layer_rate == 1:
         yield

@@ -59,7 +59,7 @@ def load(
     """Yield the batches of samples with these keys, in this order.
 
     Args:
-        processes: The number of processes that read parts of the samples.
+        processes: The number of processes that read samples.
     """
     groups: ShardGroups | None = getattr(samples, "groups", None)
     awaited = Awaited(groups.read_ahead(batches, processes) if groups else batches, samples)
@@ -160,27 +160,27 @@ def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> 
     The next ones begin in a thread as soon as all keys are taken: those of this epoch, and the first of the next one.
     Each begins with nothing loaded, and building it takes up to half a second.
     """
-    parts = (Part(samples, batches, collate) for _, batches in groupby(batches, key=epoch_and_size))
+    readers = (DatasetReader(samples, batches, collate) for _, batches in groupby(batches, key=epoch_and_size))
     # Keras keeps the precision of each thread apart, and a task's own function may build layers.
     policy = {"initializer": keras.config.set_dtype_policy, "initargs": (keras.config.dtype_policy(),)}
     with ThreadPoolExecutor(max_workers=1, **policy) as thread:
-        begin = partial(thread.submit, next, parts, None)
+        begin = partial(thread.submit, next, readers, None)
         begun = deque([begin()])
-        while part := begun[0].result():
-            for batch in part.loaded:
-                if begun[-1].done() and is_next_due(part, begun[-1].result()):
+        while reader := begun[0].result():
+            for batch in reader.loaded:
+                if begun[-1].done() and is_next_due(reader, begun[-1].result()):
                     begun.append(begin())
                 yield batch
             begun.popleft()
-            if not begun:  # a task's own function may leave out all batches of a part
+            if not begun:  # a task's own function may leave out all batches of a dataset
                 begun.append(begin())
 
 
-def is_next_due(current: "Part", last: "Part | None") -> bool:
+def is_next_due(current: "DatasetReader", last: "DatasetReader | None") -> bool:
     return last is not None and last.epoch == current.epoch and last.taken.is_set()
 
 
-class Part:
+class DatasetReader:
     """The batches of one dataset, of which TensorFlow's threads already load the first ones.
 
     What TensorFlow calls must not refer to this object: in a cycle, its iterator would live until Python ends, and then
@@ -194,10 +194,10 @@ class Part:
         at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
         self.taken = Event()
         joined = partial(join, chain([first], batches), at_once, self.taken)
-        part = tf.data.Dataset.from_generator(joined, output_signature=INDICES).unbatch()
+        dataset = tf.data.Dataset.from_generator(joined, output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
-            part = samples.read(part, self.epoch)
-        loaded = collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
+            dataset = samples.read(dataset, self.epoch)
+        loaded = collate(dataset.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
         self.loaded = iter(loaded.prefetch(tf.data.AUTOTUNE).with_options(BEGINS_AT_ONCE))
 
 
@@ -244,6 +244,6 @@ def split(batch: Any, micro_batches: int) -> list[Any]:
     size = tf.shape(tf.nest.flatten(batch)[0])[0]
     bounds = [size * number // micro_batches for number in range(micro_batches + 1)]
     return [
-        tf.nest.map_structure(lambda tensor, part=slice(first, last): tensor[part], batch)
+        tf.nest.map_structure(lambda tensor, rows=slice(first, last): tensor[rows], batch)
         for first, last in pairwise(bounds)
     ]

@@ -67,7 +67,7 @@ class Tally:
     def _sums_of(self, batch: Predicted) -> tf.Tensor:
         with tf.device(tf.nest.flatten(batch.outputs, expand_composites=True)[0].device):
             values = [tf.cast(value, tf.float64) for value in measure_samples(self._measures, *batch)]
-            check_alone(self._measures["loss"], values[0], lambda: first_of(batch))
+            check_alone(self._measures["loss"], values[0], lambda: first_sample(batch))
             totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
             return tf.stack([tf.constant(batch.samples, tf.float64), *totals])
 
@@ -111,7 +111,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
             )
 
 
-def first_of(batch: Predicted) -> Any:
+def first_sample(batch: Predicted) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[:1], (batch.outputs, batch.targets))
 
 

@@ -38,8 +38,8 @@ def operations_per_sample(model: keras.Model, inputs: Any, samples: int) -> floa
 
     def learn(batch: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            parts = [tf.reduce_sum(output) for output in tf.nest.flatten(forward(model, batch, training=False))]
-        return [*parts, *tape.gradient(parts, model.trainable_variables)]
+            sums = [tf.reduce_sum(output) for output in tf.nest.flatten(forward(model, batch, training=False))]
+        return [*sums, *tape.gradient(sums, model.trainable_variables)]
 
     shapes = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
     try:
@@ -77,19 +77,19 @@ def _operations(operator: tf.Operation) -> int:
     return inside + 2 * PRODUCTS.get(operator.type, lambda _: 0)(operator)
 
 
-def _of_matrices(operator: tf.Operation) -> int:
+def _matrix_products(operator: tf.Operation) -> int:
     is_transposed = operator.get_attr("transpose_a" if operator.type == "MatMul" else "adj_x")
     return _size(operator.outputs[0]) * int(operator.inputs[0].shape[-2 if is_transposed else -1])
 
 
-def _of_convolution(
+def _convolutions(
     kernel: Callable[[tf.Operation], Any], result: Callable[[tf.Operation], Any], *, channels: int = 1
 ) -> Callable[[tf.Operation], int]:
     """Count what is multiplied for each number of the result: the kernel, without its dimensions of output channels."""
     return lambda operator: _size(result(operator)) * math.prod(kernel(operator).shape[:-channels])
 
 
-def _of_einsum(operator: tf.Operation) -> int:
+def _einsum_products(operator: tf.Operation) -> int:
     """Multiply the sizes of all dimensions of the factors, each once."""
     equation = operator.get_attr("equation").decode().partition("->")[0]
     if len(operator.inputs) == 1:
@@ -125,13 +125,13 @@ def _third_input(operator: tf.Operation) -> tf.Tensor:
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 PRODUCTS: dict[str, Callable[[tf.Operation], int]] = {
-    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _of_matrices),
-    "Einsum": _of_einsum,
-    **dict.fromkeys(("Conv2D", "Conv3D"), _of_convolution(_second_input, _first_output)),
-    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), _of_convolution(_second_input, _third_input)),
-    **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), _of_convolution(_first_output, _third_input)),
-    "DepthwiseConv2dNative": _of_convolution(_second_input, _first_output, channels=2),
-    "DepthwiseConv2dNativeBackpropInput": _of_convolution(_second_input, _third_input, channels=2),
-    "DepthwiseConv2dNativeBackpropFilter": _of_convolution(_first_output, _third_input, channels=2),
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matrix_products),
+    "Einsum": _einsum_products,
+    **dict.fromkeys(("Conv2D", "Conv3D"), _convolutions(_second_input, _first_output)),
+    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), _convolutions(_second_input, _third_input)),
+    **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), _convolutions(_first_output, _third_input)),
+    "DepthwiseConv2dNative": _convolutions(_second_input, _first_output, channels=2),
+    "DepthwiseConv2dNativeBackpropInput": _convolutions(_second_input, _third_input, channels=2),
+    "DepthwiseConv2dNativeBackpropFilter": _convolutions(_first_output, _third_input, channels=2),
 }
 """The products of numbers that an operator computes, by its type."""

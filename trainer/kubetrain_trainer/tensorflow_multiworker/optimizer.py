@@ -31,14 +31,14 @@ class SGD(keras.optimizers.SGD):
 
 def build_optimizer(config: TrainConfig, task: KerasTask, global_batch: int) -> tuple[keras.Optimizer, float]:
     """Return the task's own optimizer, or the one that the settings choose, and its peak rate."""
-    optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config, task.model.trainable_variables)
+    optimizer = task.optimizer(task.model) if task.optimizer else _build_chosen(config, task.model.trainable_variables)
     peak = _rate(optimizer) if task.optimizer else peak_rate(config, global_batch)
     optimizer.build(task.model.trainable_variables)
     optimizer._all_reduce_sum_gradients = list  # all_reduce() has already summed them over all replicas
     return optimizer, peak
 
 
-def _chosen(config: TrainConfig, variables: list[keras.Variable]) -> keras.Optimizer:
+def _build_chosen(config: TrainConfig, variables: list[keras.Variable]) -> keras.Optimizer:
     options = config.optimizing
     if config.optimizer == "adamw":
         adamw = keras.optimizers.AdamW(

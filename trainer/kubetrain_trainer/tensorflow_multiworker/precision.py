@@ -18,7 +18,7 @@ def use_precision(config: TrainConfig) -> None:
 
 def forward(model: keras.Model, inputs: Any, *, training: bool) -> Any:
     """Return the model's outputs, in fp32."""
-    return tf.nest.map_structure(_in_fp32, model(inputs, training=training))
+    return tf.nest.map_structure(_cast_to_fp32, model(inputs, training=training))
 
 
 def precision_of(config: TrainConfig) -> str:
@@ -39,5 +39,5 @@ def _least_capability() -> tuple[int, int] | None:
     return min((gpu.get("compute_capability", (0, 0)) for gpu in details), default=None)
 
 
-def _in_fp32(value: Any) -> Any:
+def _cast_to_fp32(value: Any) -> Any:
     return tf.cast(value, tf.float32) if value.dtype in (tf.bfloat16, tf.float16) else value

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.measures import check_sample_values
-from kubetrain_trainer.tensorflow_multiworker.layers import at_rates, without_frozen
+from kubetrain_trainer.tensorflow_multiworker.layers import layer_rates, without_frozen
 from kubetrain_trainer.tensorflow_multiworker.loading import preparation, split
 from kubetrain_trainer.tensorflow_multiworker.optimizer import is_decayed
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
@@ -60,7 +60,7 @@ def step_function(training: Training) -> Callable[..., bool]:
         return loss, tf.identity(stop_request), before, wait, *clip_and_decay(training, summed, variables)
 
     def update_local(gradients: list[Any]) -> None:
-        with at_rates(model, training.config.layer_rate):
+        with layer_rates(model, training.config.layer_rate):
             training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def restore_local(before: list[tf.Tensor]) -> None:
@@ -134,13 +134,13 @@ def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
 def all_reduce(training: Training, gradients: list[Any]) -> tuple[tf.Tensor, list[Any]]:
     """Sum the gradients of all replicas. Also return the seconds that this takes after all of them are computed."""
     present = [gradient for gradient in gradients if gradient is not None]
-    began = moment_after(training, present)
+    began = timestamp_after(training, present)
     sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present)
-    wait, summed = moment_after(training, sums) - began, iter(sums)
+    wait, summed = timestamp_after(training, sums) - began, iter(sums)
     return wait, [None if gradient is None else next(summed) for gradient in gradients]
 
 
-def moment_after(training: Training, tensors: list[Any]) -> tf.Tensor:
+def timestamp_after(training: Training, tensors: list[Any]) -> tf.Tensor:
     """Return the time when these tensors are computed; 0 with GPUs, which compute later than the host."""
     if training.group.has_gpus:
         return tf.zeros((), tf.float64)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kubetrain_trainer.data.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.data.stream_plan import remaining_batches
-from kubetrain_trainer.loop.train import begun, resume, run_steps, train_together
+from kubetrain_trainer.loop.train import recorded_run, resume, run_steps, train_together
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.processes.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.processes.process_role import tensorflow_role
@@ -33,7 +33,7 @@ def train(arguments: Arguments) -> None:
     else:
         with Watchdog(arguments.config, role) as watchdog, join_group(arguments.config, role) as group:
             keep_memory()
-            with begun("tensorflow", arguments, role):
+            with recorded_run("tensorflow", arguments, role):
                 if not group.from_rank_0(output.is_finished):
                     train_together(arguments, group, watchdog, build_training, run_epochs)
     if role.is_rank_0:
@@ -77,7 +77,7 @@ def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]]) -> It
     keys = (batch.keys for step in batches for batch in step)
     loaded = load(training.samples, keys, training.task.collate, group.role.world_size)
     for of_replicas in zip(*[loaded] * group.local_replicas, strict=True):
-        yield group.for_each_replica(of_replicas)
+        yield group.distributed_value(of_replicas)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def move(image: tf.Tensor, affine: tf.Tensor) -> tf.Tensor:
     size = tf.cast(tf.shape(image)[0], tf.float32)
     center = (size - 1) / 2  # of the first pixel's place, zero, and the last one's
     from_corner = [a, b, size * c + center * (1 - a - b), d, e, size * f + center * (1 - d - e), 0, 0]
-    gray = of_gray(image)
+    gray = gray_image(image)
     return (
         gray
         + tf.raw_ops.ImageProjectiveTransformV3(
@@ -135,10 +135,10 @@ def changed_if(condition: tf.Tensor, change: Callable[[tf.Tensor], tf.Tensor], i
 
 
 def erase(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    return image + tf.cast(inside(part, image.shape[0]), tf.float32) * (of_gray(image) - image)
+    return image + tf.cast(inside(part, image.shape[0]), tf.float32) * (gray_image(image) - image)
 
 
-def of_gray(image: tf.Tensor) -> tf.Tensor:
+def gray_image(image: tf.Tensor) -> tf.Tensor:
     """Return an image of this shape, all gray: to compute with one color for all pixels takes longer.
 
     It is made of one row, because a constant of all pixels would make each start of a dataset slower.
@@ -214,13 +214,13 @@ def stretch(image: tf.Tensor) -> tf.Tensor:
     """Stretch each channel over all values."""
     height, width, _ = image.shape
     rows = tf.reshape(image, [height, -1])  # several times as fast as with an innermost dimension of three
-    low, high = (of_channels(reduce, rows) for reduce in (tf.reduce_min, tf.reduce_max))
+    low, high = (reduce_channels(reduce, rows) for reduce in (tf.reduce_min, tf.reduce_max))
     factor = tf.where(high > low, 255 / tf.maximum(high - low, 1), 1)
     low = tf.where(high > low, low, 0)
     return tf.reshape((rows - tf.tile(low, [width])) * tf.tile(factor, [width]), image.shape)
 
 
-def of_channels(reduce: Callable[..., tf.Tensor], rows: tf.Tensor) -> tf.Tensor:
+def reduce_channels(reduce: Callable[..., tf.Tensor], rows: tf.Tensor) -> tf.Tensor:
     return reduce(tf.reshape(reduce(rows, 0), [-1, 3]), 0)
 
 

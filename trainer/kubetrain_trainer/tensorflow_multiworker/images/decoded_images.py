@@ -64,14 +64,14 @@ class StoredImages:
 
     def picture(self, index: int) -> str:
         """Return a thumbnail for the report, as a data URI."""
-        image = self._decode(index, surplus=for_shorter_side(THUMBNAIL_PIXELS))
+        image = self._decode(index, surplus=shorter_side_surplus(THUMBNAIL_PIXELS))
         if max(image.shape[:2]) > THUMBNAIL_PIXELS:
             small = tf.image.resize(image, [THUMBNAIL_PIXELS] * 2, preserve_aspect_ratio=True, antialias=True)
             image = as_bytes(small)
         return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
 
     def _fitted(self, index: tf.Tensor, content: tf.Tensor | None) -> tf.Tensor:
-        image = self._decode(index, content, surplus=for_shorter_side(self._shorter_side))
+        image = self._decode(index, content, surplus=shorter_side_surplus(self._shorter_side))
         return fit_image(image, self._pixels, self._shorter_side)
 
     def _decode(
@@ -103,7 +103,7 @@ class StoredImages:
             raise
 
 
-def for_shorter_side(pixels: int) -> Surplus:
+def shorter_side_surplus(pixels: int) -> Surplus:
     return lambda size: tf.reduce_min(size) / (FAITHFUL * pixels)
 
 
