@@ -35,12 +35,12 @@ def measure(rounds: int) -> None:
     from torch.nn import Linear
     from torch.nn.parallel import DistributedDataParallel
 
-    from kubetrain_trainer.pytorch_ddp.data_parallel import TimedExchange
+    from kubetrain_trainer.pytorch_ddp.data_parallel import TimedAllReduce
     from kubetrain_trainer.reporting.own_time import HostClock, OwnTime
 
     dist.init_process_group("gloo")
     inputs, own_time = torch.randn(4, 8), OwnTime(HostClock())
-    plain_model, timed_model = DistributedDataParallel(Linear(8, 8)), TimedExchange(Linear(8, 8), own_time)
+    plain_model, timed_model = DistributedDataParallel(Linear(8, 8)), TimedAllReduce(Linear(8, 8), own_time)
 
     def plain() -> None:
         for _ in range(STEPS):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
+from kubetrain_trainer.pytorch_ddp.device_batches import copied, prefetched
 from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.images.decoded_images import normalize
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, forward
@@ -53,10 +53,10 @@ def test_statistics_that_the_next_forward_pass_changes_are_copied_before_it() ->
         assert torch.equal(copied, before.cpu())
 
 
-def test_a_batch_that_is_brought_ahead_leaves_alone_what_steps_still_read() -> None:
+def test_a_batch_that_is_prefetched_leaves_alone_what_steps_still_read() -> None:
     device = torch.device("cuda:0")
     batches = [(number, torch.full((2**22,), float(number)).pin_memory()) for number in range(8)]
-    held = [brought(bringing, device) for _, bringing in brought_ahead(batches, device)]
+    held = [copied(copying, device) for _, copying in prefetched(batches, device)]
     assert [batch.min() for batch in held] == [batch.max() for batch in held]
     del held  # there is memory for all batches now, and kernels are loaded: for both, the host might wait for the GPU
     torch.cuda.synchronize()
@@ -64,10 +64,10 @@ def test_a_batch_that_is_brought_ahead_leaves_alone_what_steps_still_read() -> N
     awake = torch.cuda.Event()
     awake.record()
     read = []
-    for _, bringing in brought_ahead(batches, device):
-        batch = brought(bringing, device)
+    for _, copying in prefetched(batches, device):
+        batch = copied(copying, device)
         read.append((batch.min(), batch.max()))
-        del batch, bringing  # their memory may be used again, but not before it was read
+        del batch, copying  # their memory may be used again, but not before it was read
     assert not awake.query(), "nothing has been read yet"
     assert [(low.item(), high.item()) for low, high in read] == [(number, number) for number in range(8)]
 

@@ -95,7 +95,7 @@ def test_a_compiled_sharded_model_learns(tmp_path: Path) -> None:
     assert last < first / 2
 
 
-def test_gradients_exchanged_in_bf16_train_alike(tmp_path: Path) -> None:
+def test_gradients_all_reduced_in_bf16_train_alike(tmp_path: Path) -> None:
     train(tmp_path / "fp32")
     train(tmp_path / "bf16", allreduce_precision="bf16")
     assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "fp32"), rel=0.05)

@@ -133,7 +133,7 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_gradients_exchanged_in_bf16_lead_nearly_to_the_same_weights(tmp_path: Path) -> None:
+def test_gradients_all_reduced_in_bf16_lead_nearly_to_the_same_weights(tmp_path: Path) -> None:
     (tmp_path / "points.py").write_text(TASKS["pytorch"])
     settings = {"batch_size": 4}
     run_group(

@@ -235,7 +235,7 @@ class TestPyTorch:
             endless = loader.load(keys_of([number % 7, number % 7 + 1]) for number in count())
             assert [batch.targets.tolist() for batch in islice(endless, 8)] == [[n % 7, n % 7 + 1] for n in range(8)]
 
-    def test_the_gradients_of_parts_are_exchanged_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_gradients_of_micro_batches_are_reduced_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import torch
         from torch import distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook

@@ -22,7 +22,7 @@ from kubetrain_trainer.pytorch_ddp.state_files import (
     load_tensors,
     read_files,
     save_state,
-    with_parts,
+    with_shards,
 )
 from kubetrain_trainer.pytorch_ddp.streams import Position
 from kubetrain_trainer.pytorch_ddp.structures import as_bytes, map_tensors, outline, tensors_in, to_device, with_tensors
@@ -32,13 +32,13 @@ from kubetrain_trainer.settings.config import TrainConfig
 def state_of(
     model: nn.Module, optimizers: Optimizers, averages: Averages | None, positions: Sequence[Position] | None
 ) -> dict[str, Any]:
-    """Return the state of this process, of which a sharded model has a part."""
+    """Return the state of this process, of which it has shards if the model is sharded."""
     state: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizers.state_dict()}
     if averages is not None:
         state["averages"] = averages.model.state_dict()
     if positions is not None:
         state["positions"] = positions
-    own: dict[str, Any] = with_parts(state)
+    own: dict[str, Any] = with_shards(state)
     return own
 
 
@@ -55,12 +55,12 @@ def save(
 
     Args:
         staging: Memory for the copy; None: the state itself is written, and must not change until then.
-        joint: How the processes that hold parts of the state write them, each calling this.
+        joint: How the processes that hold shards of the state write them, each calling this.
     """
     writer.wait()  # the previous checkpoint is written from the same memory
     staged = staging.copy(state, changed_by_forward=buffers) if staging else state
 
-    def write(path: Path) -> None:
+    def write(path: Path) -> None:  # in the writer's thread, so that no step waits for storage
         if staging:
             staging.wait()
         save_state(staged, path)
@@ -81,7 +81,7 @@ def restore(
     *,
     keep_hyperparameters: bool,
 ) -> Sequence[Position] | None:
-    """Load the checkpoint. Only rank 0 reads it, or each process its parts if the model is sharded.
+    """Load the checkpoint. Only rank 0 reads it, or each process its shards if the model is sharded.
 
     Return where in the training data the processes were that saved it, if they kept that.
 
@@ -89,11 +89,13 @@ def restore(
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
     if is_sharded(config, group):
+        # Each process maps all files, and copies from them what falls into its shards, for any number of processes.
         states, kept = read_files(checkpoint.path), copied
     else:  # shared_state() has copied it
         states, kept = [shared_state(lambda: joined(read_files(checkpoint.path)), group)], lambda state: state
     try:
         load_weights(model, [saved["model"] for saved in states], config, group)
+        # The state of a parameter is sharded as the parameter itself, which says what of it to read.
         others = [{name: saved[name] for name in saved if name not in ("model", "averages")} for saved in states]
         rest = kept(joined(others, {"optimizer": optimizers.parameters()}))
         optimizers.load_state_dict(rest["optimizer"], keep_hyperparameters=keep_hyperparameters)
@@ -119,7 +121,7 @@ def load_weights(model: nn.Module, states: Sequence[Mapping[str, Any]], config: 
 
 
 def copied(state: Any) -> Any:
-    """Return the state without tensors that are mapped from a file, which may be deleted. Parts are copies already."""
+    """Return the state without tensors that are mapped from a file, which may be deleted. Shards are copies already."""
     return map_tensors(lambda tensor: tensor if is_dtensor(tensor) else tensor.clone(), state)
 
 
@@ -136,10 +138,10 @@ def shared_state(read: Callable[[], Any], group: Group) -> Any:
     state = read() if group.role.is_rank_0 else None
     outlined = group.from_rank_0(lambda: with_tensors(state, map(outline, tensors_in(state))), takes_long=True)
     own = iter(tensors_in(state))
-    return with_tensors(outlined, (_sent(tensor, own, group) for tensor in tensors_in(outlined)))
+    return with_tensors(outlined, (_broadcast(tensor, own, group) for tensor in tensors_in(outlined)))
 
 
-def _sent(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
+def _broadcast(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
     tensor = torch.empty_like(outlined, device="cpu")
     if group.role.is_rank_0:
         tensor.copy_(next(own))  # reads the file if it is mapped, for as long as the storage needs

@@ -25,7 +25,7 @@ ENGINE: Any = torch.autograd.Variable._execution_engine
 log = logging.getLogger(__name__)
 
 
-class TimedExchange(DistributedDataParallel):
+class TimedAllReduce(DistributedDataParallel):
     """Notes how long it waits for the other processes.
 
     The wait for the last gradients is a callback of the autograd engine at the end of a backward pass. Callbacks run
@@ -42,21 +42,21 @@ class TimedExchange(DistributedDataParallel):
         ENGINE.queue_callback(self._on_computed)
 
     def _on_computed(self) -> None:
-        ENGINE.queue_callback(partial(self._on_exchanged, self._own_time.clock.mark()))
+        ENGINE.queue_callback(partial(self._on_reduced, self._own_time.clock.mark()))
 
-    def _on_exchanged(self, began: Any) -> None:
+    def _on_reduced(self, began: Any) -> None:
         self._own_time.note_wait(began, self._own_time.clock.mark())
 
     def _sync_buffers(self) -> None:
         began = self._own_time.clock.mark()
         super()._sync_buffers()  # type: ignore[no-untyped-call]
-        self._on_exchanged(began)
+        self._on_reduced(began)
 
 
 def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
     """Wrap the model, or each of several models if the task has its own step, and compile it if `compile` is set.
 
-    A model that is sharded exchanges its gradients itself.
+    A sharded model (FSDP) needs no wrapper: it reduces its gradients itself.
     """
     if is_sharded(config, group):
         return task.model
@@ -68,11 +68,13 @@ def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTi
 
 def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
     if config.is_compiled:
-        model.compile(mode=config.compile)
+        model.compile(mode=config.compile)  # in place, so that its parameters keep their names
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
     if group.role.world_size == 1 or not is_trained:
         return model
-    wrapped = TimedExchange(
+    # The backward pass fills buckets of gradients, the last layers' first. The all-reduce of a full one runs while the
+    # others are computed. Gradients are views of the buckets, so that they need no second copy in memory.
+    wrapped = TimedAllReduce(
         model,
         own_time,
         bucket_cap_mb=config.allreduce_bucket_mb or None,
@@ -114,11 +116,13 @@ def suitable_format(
 
     channels_last speeds up 2-D convolutions.
     """
-    suits = task.memory_format is None and _suits(task.model, config, loader, device)
+    suits = task.memory_format is None and _suits_channels_last(task.model, config, loader, device)
     return torch.channels_last if suits else task.memory_format
 
 
-def _suits(model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device) -> bool:
+def _suits_channels_last(
+    model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device
+) -> bool:
     """Return True if a copy of the model works with channels_last. Some operations, such as view(), may not."""
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return False
@@ -126,7 +130,7 @@ def _suits(model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader,
     if inputs is None:
         return False
     try:
-        _try(model, inputs, config, device)
+        _try_channels_last(model, inputs, config, device)
     except Exception as error:  # noqa: BLE001 - if the model is at fault, the first step reports it
         log.info(
             "channels_last does not suit this model (%s): it keeps its memory format", str(error).partition("\n")[0]
@@ -135,7 +139,7 @@ def _suits(model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader,
     return True
 
 
-def _try(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> None:
+def _try_channels_last(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> None:
     with torch.no_grad():
         trial = copy.deepcopy(model).to(memory_format=torch.channels_last)
         forward(trial, inputs, config, device)

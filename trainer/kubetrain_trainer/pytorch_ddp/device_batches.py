@@ -1,4 +1,4 @@
-"""Batches that are copied to the device beside the steps."""
+"""Batches that are copied to the device while the steps before them compute."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,25 +11,25 @@ from torch import Tensor
 
 from kubetrain_trainer.pytorch_ddp.structures import map_movable, tensors_in, to_device
 
-Bringing = Future[tuple[Any, Any]]
-"""A batch on the device, and the event after which it has it."""
+Copying = Future[tuple[Any, Any]]
+"""A batch on the device, and the event after which the copy is complete; None without a GPU."""
 
 
-def brought_ahead(batches: Iterable[tuple[Any, Any]], device: torch.device) -> Iterator[tuple[Any, Bringing]]:
-    """Let a thread bring each batch while the one before is used, so that no step waits for it."""
-    begun = deque[tuple[Any, Bringing]]()
+def prefetched(batches: Iterable[tuple[Any, Any]], device: torch.device) -> Iterator[tuple[Any, Copying]]:
+    """Let a thread copy each batch while the one before is used, so that no step waits for it."""
+    begun = deque[tuple[Any, Copying]]()
     with ThreadPoolExecutor(max_workers=1) as thread:
         for indices, batch in batches:
-            begun.append((indices, thread.submit(_bring, batch, device)))
-            if len(begun) > 1:
+            begun.append((indices, thread.submit(_copy, batch, device)))
+            if len(begun) > 1:  # the copy of the next batch has begun before this one is used
                 yield begun.popleft()
         while begun:
             yield begun.popleft()
 
 
-def brought(bringing: Bringing, device: torch.device) -> Any:
-    """Return the batch, for which later work of the device waits."""
-    batch, ready = bringing.result()
+def copied(copying: Copying, device: torch.device) -> Any:
+    """Return the batch. The GPU waits for its copy before it computes what comes after this call; the host does not."""
+    batch, ready = copying.result()
     if ready is None:
         return batch
     steps = torch.cuda.current_stream(device)
@@ -40,13 +40,14 @@ def brought(bringing: Bringing, device: torch.device) -> Any:
     return batch
 
 
-def _bring(batch: Any, device: torch.device) -> tuple[Any, Any]:
-    bring = partial(_moved, device=device)
+def _copy(batch: Any, device: torch.device) -> tuple[Any, Any]:
+    copy = partial(_moved, device=device)
     if device.type != "cuda":
-        return map_movable(bring, batch), None
+        return map_movable(copy, batch), None
+    # On the stream of the steps, the copy would begin only after all kernels that are queued there.
     stream = _stream(device)
     with torch.cuda.stream(stream):
-        return map_movable(bring, batch), stream.record_event()
+        return map_movable(copy, batch), stream.record_event()
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -68,7 +68,7 @@ def measure(task: Task, samples: Any, config: TrainConfig, device: torch.device)
 
 
 def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
-    """Evaluate a split, a part in each process, and return its loss and metrics, or None if interrupted by a stop."""
+    """Evaluate a split on all processes. Return its loss and metrics, or None if interrupted by a stop."""
     task, group, stop = training.evaluated, training.group, training.stop
     tally, doing = Tally(task, group.device), f"the validation after step {step}"
     training.watchdog.beat(doing)

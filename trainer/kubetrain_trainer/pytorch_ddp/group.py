@@ -1,4 +1,4 @@
-"""The group of processes that train together, their devices, and the exchange of values between them."""
+"""The group of processes that train together, their devices, and their collectives."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +28,12 @@ class Group(ProcessGroup):
     device: torch.device
     patient: Any = None
     """The same processes, connected by gloo with a timeout that allows for slow storage."""
-    together: int = 1
+    tensor_parallel: int = 1
     """The number of processes that compute each sample together, in the order of their ranks."""
 
     @property
     def replicas(self) -> int:
-        return self.role.world_size // self.together
+        return self.role.world_size // self.tensor_parallel
 
     @property
     def device_name(self) -> str:
@@ -46,7 +46,7 @@ class Group(ProcessGroup):
     @property
     def data_role(self) -> ProcessRole:
         """The rank of this process, and the number of processes, among those with different samples."""
-        return replace(self.role, rank=self.role.rank // self.together, world_size=self.replicas)
+        return replace(self.role, rank=self.role.rank // self.tensor_parallel, world_size=self.replicas)
 
     def describe(self, config: TrainConfig) -> str:
         return describe_start(
@@ -77,7 +77,7 @@ class Group(ProcessGroup):
 
     def sum_once(self, values: list[float]) -> list[float]:
         """Return each value's sum over the processes with different samples."""
-        return self.sum(values if self.role.rank % self.together == 0 else [0.0] * len(values))
+        return self.sum(values if self.role.rank % self.tensor_parallel == 0 else [0.0] * len(values))
 
     def collect(self, value: Any) -> list[Any]:
         """Return the value of each process, by rank, for anything that is not a number."""
@@ -105,7 +105,7 @@ class Group(ProcessGroup):
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(role, torch.cuda.device_count())
-    group = Group(role, choose_device(config, role), together=processes_together(config, role))
+    group = Group(role, choose_device(config, role), tensor_parallel=tensor_parallel_size(config, role))
     if role.world_size == 1:
         yield group
         return
@@ -132,7 +132,7 @@ def patient_group(timeout: timedelta, ranks: Sequence[int] | None = None) -> Any
     return group
 
 
-def processes_together(config: TrainConfig, role: ProcessRole) -> int:
+def tensor_parallel_size(config: TrainConfig, role: ProcessRole) -> int:
     """
     Raises:
         InvalidSetting: if tensor_parallel does not divide the processes of a pod.

@@ -15,7 +15,7 @@ from kubetrain_trainer.failures import describe_os_error, os_error_behind
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.pytorch_ddp.group import patient_group
-from kubetrain_trainer.pytorch_ddp.state_files import part_file
+from kubetrain_trainer.pytorch_ddp.state_files import shard_file
 
 MESSAGE_BYTES = 1024
 WriteFile = Callable[[Path], None]
@@ -45,7 +45,7 @@ class JointWriting:
             KubetrainError: if another process could not write its file.
             RuntimeError: if another process is lost.
         """
-        names = [part_file(rank, self._processes) for rank in range(self._processes)]
+        names = [shard_file(rank, self._processes) for rank in range(self._processes)]
         for name in names:
             (folder / name).touch()  # else a network file system might show an older list of files
         self._from_rank_0(str(folder))
@@ -58,7 +58,7 @@ class JointWriting:
         """Write this process's file where rank 0 says. Rank 0 reports what goes wrong."""
         with contextlib.suppress(RuntimeError):  # rank 0 is lost, which the main thread notices too
             folder = self._from_rank_0("")
-            self._to_rank_0(_problem(write_file, Path(folder, part_file(self._rank, self._processes))))
+            self._to_rank_0(_problem(write_file, Path(folder, shard_file(self._rank, self._processes))))
 
     def _from_rank_0(self, text: str) -> str:
         texts = [text]

@@ -1,4 +1,4 @@
-"""The layers of a model: some keep their weights, some are brought together and computed again one at a time."""
+"""The layers of a model: some keep their weights, some are all-gathered and recomputed one at a time."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,7 +30,7 @@ def freeze(model: nn.Module, patterns: str) -> None:
             module.training = False  # not eval(), which includes the modules within
 
 
-def forwarded(model: nn.Module, task: Task) -> list[nn.Module]:
+def called_modules(model: nn.Module, task: Task) -> list[nn.Module]:
     """Return what a step calls: the model, or each of several if the task has its own step."""
     return [*model.values()] if task.step and isinstance(model, nn.ModuleDict) else [model]
 
@@ -43,19 +43,19 @@ def layers_of(model: nn.Module, task: Task) -> list[nn.Module]:
 
 def all_layers(model: nn.Module, task: Task) -> list[nn.Module]:
     """Return the layers of all that a step calls."""
-    return [layer for root in forwarded(model, task) for layer in layers_of(root, task)]
+    return [layer for root in called_modules(model, task) for layer in layers_of(root, task)]
 
 
 def recompute_activations(model: nn.Module, task: Task) -> None:
     """Let the backward pass compute each layer again, so that what it computed need not be kept."""
     for layer in all_layers(model, task):
         # Layers without statistics get no contexts, because PyTorch cannot compile a layer with them.
-        contexts = {"context_fn": partial(_contexts, layer)} if _with_statistics(layer) else {}
+        contexts = {"context_fn": partial(_contexts, layer)} if _norms_with_statistics(layer) else {}
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
 
 
-def any_with_statistics(model: nn.Module, task: Task) -> bool:
-    return any(map(_with_statistics, all_layers(model, task)))
+def has_running_statistics(model: nn.Module, task: Task) -> bool:
+    return any(map(_norms_with_statistics, all_layers(model, task)))
 
 
 def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -66,7 +66,7 @@ def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractC
 @contextmanager
 def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
     """Let normalizations add nothing to their running statistics, which have the batch already."""
-    norms = _with_statistics(layer)
+    norms = _norms_with_statistics(layer)
     kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
@@ -77,7 +77,7 @@ def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
             norm.momentum, norm.num_batches_tracked = momentum, counter
 
 
-def _with_statistics(layer: nn.Module) -> list[_NormBase]:
+def _norms_with_statistics(layer: nn.Module) -> list[_NormBase]:
     return [module for module in layer.modules() if isinstance(module, _NormBase) and module.track_running_stats]
 
 

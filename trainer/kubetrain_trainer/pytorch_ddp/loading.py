@@ -1,4 +1,4 @@
-"""The loader that batches samples by their indices, and brings the batches to the device."""
+"""The loader that batches samples by their indices, and copies the batches to the device."""
 
 import contextlib
 import multiprocessing
@@ -20,7 +20,7 @@ from kubetrain_trainer.data.shard_groups import ShardGroups
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.resources import cpus_each
-from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
+from kubetrain_trainer.pytorch_ddp.device_batches import copied, prefetched
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, to_device
 from kubetrain_trainer.settings.config import TrainConfig
 
@@ -62,6 +62,7 @@ class Loader:
     def load(self, batches: Iterable[Sequence[Key]]) -> Iterator[Loaded]:
         """Yield the batches of samples with these keys, in this order."""
         ahead = self._groups.read_ahead(batches, self._role.world_size) if self._groups else batches
+        # DataLoader reads the keys ahead for its workers. The same keys meet their batches again when these arrive.
         batches, self._keys.batches = tee(ahead)
         with own_messages():
             loaded = zip(batches, self._loader, strict=True)
@@ -69,13 +70,13 @@ class Loader:
                 for keys, batch in loaded:
                     yield self._deliver(batch, len(keys))
             else:
-                for keys, bringing in brought_ahead(loaded, self._device):
-                    yield self._deliver(brought(bringing, self._device), len(keys))
+                for keys, copying in prefetched(loaded, self._device):
+                    yield self._deliver(copied(copying, self._device), len(keys))
         if self._keys.failure:
             raise self._keys.failure
 
     def load_split(self) -> Iterator[Loaded]:
-        """Yield this process's part of the samples, each once."""
+        """Yield the samples that this process evaluates, each once."""
         indices = evaluation_indices(self.size, self._role.rank, self._role.world_size)
         return self.load(batches_of(indices, self._config.batch_size))
 
@@ -111,7 +112,7 @@ class Keys:
 
 
 class Delivery:
-    """Brings batches to the device, where the samples may prepare them further."""
+    """Copies batches to the device, where the samples may prepare them further."""
 
     def __init__(self, samples: Any, device: torch.device) -> None:
         self._prepare = getattr(samples, "prepare", lambda inputs: inputs)
@@ -123,6 +124,7 @@ class Delivery:
                 f"a batch is a {type(batch).__name__}: each sample, and what collate makes of several, must be a pair "
                 "of inputs and targets"
             )
+        # Images are copied as uint8 (batch, 3, height, width). The floats that `prepare` makes are four times larger.
         inputs, targets = to_device(batch[0], self._device), to_device(batch[1], self._device)
         return Loaded(self._prepare(inputs), targets, samples)
 

@@ -45,7 +45,7 @@ def fill(model: nn.Module, device: torch.device) -> None:
     Raises:
         KubetrainError: if a part of the model does not know its first weights.
     """
-    empty = [module for module in model.modules() if any(tensor.is_meta for tensor in _own(module))]
+    empty = [module for module in model.modules() if any(tensor.is_meta for tensor in _direct_tensors(module))]
     filled: dict[int, Tensor] = {}  # one tensor may belong to several modules
     for module in empty:
         _allocate(module, device, filled)
@@ -54,7 +54,7 @@ def fill(model: nn.Module, device: torch.device) -> None:
     model.to(device)
 
 
-def _own(module: nn.Module) -> list[Tensor]:
+def _direct_tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 

@@ -34,16 +34,16 @@ def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
     from torch.utils.flop_counter import FlopCounterMode  # loads Triton, for which only GPUs have a use
 
     try:
-        counts = {torch.ops.aten.convolution_backward: _of_convolution_backward}
+        counts = {torch.ops.aten.convolution_backward: _convolution_backward_operations}
         with FlopCounterMode(display=False, custom_mapping=counts) as counter:
-            _backward(_without_content(model)(map_tensors(outline, inputs)))
+            _backward(_outlined(model)(map_tensors(outline, inputs)))
         return float(counter.get_total_flops()) / samples
     except Exception as error:  # noqa: BLE001 - some models look at what they compute
         log.info("the model's operations cannot be counted: %s", str(error).partition("\n")[0])
         return 0.0
 
 
-def _of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *others: Any, **results: Any) -> int:
+def _convolution_backward_operations(gradient: Any, inputs: Any, weight: Any, *others: Any, **results: Any) -> int:
     """Return as many operations for each gradient as the convolution itself has, also if it has groups."""
     from torch.utils.flop_counter import conv_flop_count
 
@@ -52,7 +52,7 @@ def _of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *others: A
     return count
 
 
-def _without_content(model: nn.Module) -> nn.Module:
+def _outlined(model: nn.Module) -> nn.Module:
     """Return a copy of the model whose tensors take no memory. What its forward pass keeps is not the model's own."""
     outlines: dict[int, Any] = {id(buffer): outline(buffer) for buffer in model.buffers()}
     for parameter in model.parameters():
@@ -61,11 +61,11 @@ def _without_content(model: nn.Module) -> nn.Module:
 
 
 def _backward(outputs: Any) -> None:
-    parts: list[Tensor] = []
+    differentiable: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        parts.append(tensor)
+        differentiable.append(tensor)
         return tensor
 
     map_tensors(keep, outputs)
-    torch.autograd.backward([output.sum() for output in parts if output.requires_grad])
+    torch.autograd.backward([output.sum() for output in differentiable if output.requires_grad])

@@ -16,7 +16,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.layers import rate_factors
 
 IMPLEMENTATION = ("fused", "foreach")
-"""The parts of a group that are not hyperparameters. A run with another sharding may have saved others."""
+"""The options of a group that are not hyperparameters. A run with another sharding may have saved others."""
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +74,7 @@ class Optimizers:
 def build_optimizers(config: TrainConfig, task: Task, global_batch: int) -> Optimizers:
     """Return the task's own optimizers, or the one that the settings choose."""
     if task.optimizer is None:
-        return Optimizers(_chosen(config, task, global_batch))
+        return Optimizers(_build_chosen(config, task, global_batch))
     own = task.optimizer(task.model)
     if not all(isinstance(optimizer, Optimizer) for optimizer in (own.values() if isinstance(own, Mapping) else [own])):
         raise KubetrainError(
@@ -98,10 +98,10 @@ def warn_of_untrained(model: nn.Module, optimizers: Optimizers) -> None:
         )
 
 
-def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
-    groups: Any = task.parameter_groups(task.model) if task.parameter_groups else _groups(config, task.model)
+def _build_chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
+    groups: Any = task.parameter_groups(task.model) if task.parameter_groups else _parameter_groups(config, task.model)
     rate, decay, options = config.learning_rate, config.weight_decay, config.optimizing
-    # Of the two, PyTorch has a fused step of parts of tensors for AdamW only.
+    # Of the two, PyTorch has a fused step of shards for AdamW only.
     how = {"fused": True} if config.optimizer == "adamw" or config.sharding == "none" else {"foreach": True}
     optimizer: Optimizer = (
         torch.optim.AdamW(groups, rate, (options.beta1, options.beta2), options.epsilon or 1e-8, decay, **how)
@@ -113,12 +113,12 @@ def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
     return optimizer
 
 
-def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
+def _parameter_groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameters by learning rate, the highest first, and by whether they decay."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     factors, groups = factors_of(config, model), dict[tuple[float, bool], list[nn.Parameter]]()
     for name, parameter in trained.items():
-        is_decayed = config.optimizing.decay_norms or parameter.ndim > 1
+        is_decayed = config.optimizing.decay_norms or parameter.ndim > 1  # not biases and weights of normalizations
         groups.setdefault((factors[name], is_decayed), []).append(parameter)
     return [
         {"params": groups[key], "lr": config.learning_rate * key[0], "weight_decay": config.weight_decay * key[1]}
@@ -165,6 +165,8 @@ class Averages:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Add the weights of this step to the averages."""
+        # In place and on the device, for all tensors at once. Averages of a sharded model have the same shards as its
+        # weights, so that processes need not communicate.
         decay = averaging_decay(self._config, step)
         for averages, values in self._averaged:
             get_ema_multi_avg_fn(decay)(averages, values, step)  # type: ignore[no-untyped-call]

@@ -15,6 +15,8 @@ REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def forward(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> Any:
     """Return the model's outputs, in fp32."""
+    # autocast computes matrix products and convolutions in the reduced type, and keeps in fp32 what needs its range,
+    # such as losses. bf16 has the exponents of fp32; the small ones of fp16 need a scaled loss (see LossScale).
     reduced = REDUCED.get(precision_of(config, device))
     with torch.autocast(device.type, reduced, enabled=reduced is not None):
         outputs = model(inputs)

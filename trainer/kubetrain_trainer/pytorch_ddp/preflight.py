@@ -35,7 +35,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 ATTEMPTS = 3
 """The fastest counts, because anything may interrupt one of them."""
 WARM_UP_BYTES = 2**20
-"""The size of a first exchange, which connects two processes and is not measured."""
+"""The size of a first message each way, which connects two processes and is not measured."""
 SIDES = {"cuda": 4096, "cpu": 512}
 """The number of rows and columns of a matrix, by the type of the device."""
 PRODUCTS = 10

@@ -56,7 +56,7 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _error_of(value: Any) -> Exception | None:
     try:
-        with _as_if_starting_a_process():
+        with _spawning_allowed():
             _Trial(_Void()).dump(value)
     except Exception as error:  # noqa: BLE001 - any object decides what it raises
         return error
@@ -64,7 +64,7 @@ def _error_of(value: Any) -> Exception | None:
 
 
 @contextmanager
-def _as_if_starting_a_process() -> Iterator[None]:
+def _spawning_allowed() -> Iterator[None]:
     """Allow what only a process that starts may get, such as multiprocessing.Value."""
     set_spawning_popen(STARTING)
     try:

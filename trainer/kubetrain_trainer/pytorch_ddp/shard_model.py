@@ -1,4 +1,4 @@
-"""Split a model over the processes, which each keep a part of it or compute each layer together (tensor parallelism).
+"""Shard a model over processes that keep a shard of each layer (FSDP) or compute it together (tensor parallelism).
 
 This module takes a second to import, and only sharded trainings need it.
 """
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
-from kubetrain_trainer.pytorch_ddp.layers import forwarded, layers_of
+from kubetrain_trainer.pytorch_ddp.layers import called_modules, layers_of
 from kubetrain_trainer.pytorch_ddp.model import fill
 from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
 from kubetrain_trainer.pytorch_ddp.sharding import is_dtensor, shards
@@ -32,11 +32,14 @@ Styles = dict[nn.Module, ParallelStyle]
 
 
 def mesh_of(config: TrainConfig, group: Group) -> DeviceMesh:
-    """Return the processes by what differs between them: the copy of the state, the part of it with the samples that
-    they train on, and the part of each layer."""
-    copies, parts = group.role.world_size // shards(config, group), shards(config, group) // group.together
-    sizes = {"copy": copies, "part": parts, "tensor": group.together}
-    names = tuple(name for name, size in sizes.items() if size > 1 or name == "part")
+    """Return the processes in up to three dimensions, the last one with ranks in sequence.
+
+    "replicate": they hold copies of the same shards (HSDP); "shard": of different shards (FSDP), and train on other
+    samples; "tensor": they compute the same samples, each with its slice of the weights.
+    """
+    copies, count = group.role.world_size // shards(config, group), shards(config, group) // group.tensor_parallel
+    sizes = {"replicate": copies, "shard": count, "tensor": group.tensor_parallel}
+    names = tuple(name for name, size in sizes.items() if size > 1 or name == "shard")
     ranks = torch.arange(group.role.world_size).view([sizes[name] for name in names])
     groups = [lines_through(ranks, dimension, collective_timeout(config)) for dimension in range(len(names))]
     return DeviceMesh.from_group(groups, group.device.type, ranks, mesh_dim_names=names)
@@ -49,19 +52,20 @@ def lines_through(ranks: Tensor, dimension: int, timeout: timedelta) -> Any:
 
 
 def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh: DeviceMesh) -> None:
-    """Leave this process its part of each parameter. Those of a layer are brought together while it computes.
+    """Leave this process its shard of each parameter. Those of a layer are all-gathered while it computes.
 
     A model without content gets its first weights here, layer by layer, so that no process ever holds all of them.
     """
     policy = policy_of(config, group.device)
-    for root in forwarded(model, task):
-        styles = styles_of(root, task) if group.together > 1 else {}
+    for root in called_modules(model, task):
+        styles = styles_of(root, task) if group.tensor_parallel > 1 else {}
         units = units_of(root, task)
         check_shared(root, units, is_split=bool(styles))
         root.to(memory_format=torch.contiguous_format)
         for module in units:
+            # Tensor parallelism comes first: FSDP then shards the slices that it leaves to this process.
             fill(module, group.device)
-            send_from_rank_0(module)
+            broadcast_weights(module)
             if styles:
                 split(module, styles, mesh["tensor"])
             if config.is_compiled:
@@ -70,13 +74,16 @@ def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh:
             used = WITH_STATISTICS if isinstance(module, _NormBase) else policy
             # A step of the task's own may call a model without a backward pass, after which its weights would stay.
             gives_back = True if task.step else None
-            fully_shard(module, mesh=data_part(mesh), mp_policy=used, reshard_after_forward=gives_back)
+            fully_shard(module, mesh=data_parallel_mesh(mesh), mp_policy=used, reshard_after_forward=gives_back)
 
 
 def units_of(root: nn.Module, task: Task) -> list[nn.Module]:
-    """Return the modules whose weights are brought together at once: those inside others first."""
+    """Return the modules whose weights are all-gathered at once, those inside others first.
+
+    fully_shard() leaves out what has been sharded before, so an outer module gets the parameters that no layer has.
+    """
     depth = {module: len(name.split(".")) for name, module in root.named_modules() if name}
-    inner = dict.fromkeys([*statistics_of(root), *layers_of(root, task)])  # in the same order in every process
+    inner = dict.fromkeys([*batch_norms(root), *layers_of(root, task)])  # in the same order in every process
     return [*sorted((module for module in inner if module is not root), key=lambda module: -depth[module]), root]
 
 
@@ -100,25 +107,25 @@ def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> 
             )
 
 
-def send_from_rank_0(module: nn.Module) -> None:
+def broadcast_weights(module: nn.Module) -> None:
     """Let all processes start with the same values, also where they draw others."""
     parameters = [parameter for parameter in module.parameters() if not is_dtensor(parameter)]
     for tensor in (*parameters, *module.buffers()):
         dist.broadcast(as_bytes(tensor.detach()), 0)
 
 
-def statistics_of(model: nn.Module) -> list[nn.Module]:
+def batch_norms(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
 
 
-def data_part(mesh: DeviceMesh) -> DeviceMesh:
+def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
     names = mesh.mesh_dim_names or ()
-    return mesh["copy", "part"] if "copy" in names else mesh["part"]
+    return mesh["replicate", "shard"] if "replicate" in names else mesh["shard"]
 
 
 def policy_of(config: TrainConfig, device: torch.device) -> MixedPrecisionPolicy:
-    """Return how weights are brought together: in the precision of the computation, or autocast would keep a copy of
-    each until the backward pass."""
+    """Return the precision in which weights are all-gathered: that of the computation, or autocast would keep a copy
+    of each until the backward pass. Gradients are reduced in fp32 unless allreduce_precision is bf16."""
     return MixedPrecisionPolicy(
         param_dtype=REDUCED.get(precision_of(config, device)),
         reduce_dtype=torch.bfloat16 if config.allreduce_precision == "bf16" else torch.float32,
@@ -163,18 +170,18 @@ def styles_of(model: nn.Module, task: Task) -> Styles:
         if not named:
             raise InvalidSetting(f"tensor_plan: the model has no module '{pattern}'")
         found |= dict.fromkeys(named, style)
-    left_out = {name: module for name, module in model.named_modules() if module not in found and _own(module)}
+    left_out = {name: module for name, module in model.named_modules() if module not in found and _direct_names(module)}
     for name, module in left_out.items():
         _check_whole(name, module)
     return found | {module: Whole() for module in left_out.values()}
 
 
-def _own(module: nn.Module) -> list[str]:
+def _direct_names(module: nn.Module) -> list[str]:
     return [name for name, _ in module.named_parameters(recurse=False)]
 
 
 def _check_whole(name: str, module: nn.Module) -> None:
-    parameter = f"tensor_plan: no style covers '{name}.{_own(module)[0]}', which belongs to a module with"
+    parameter = f"tensor_plan: no style covers '{name}.{_direct_names(module)[0]}', which belongs to a module with"
     if any(True for _ in module.children()):
         raise InvalidSetting(f"{parameter} others inside: move it to a module of its own")
     if any(True for _ in module.buffers(recurse=False)):
@@ -182,7 +189,7 @@ def _check_whole(name: str, module: nn.Module) -> None:
 
 
 def split(module: nn.Module, styles: Styles, mesh: Any) -> None:
-    """Leave this process its part of the weights of the module, and of those inside, and forget their styles."""
+    """Leave this process its slice of the weights of the module, and of those inside, and forget their styles."""
     for inner in module.modules():
         if inner in styles:
             parallelize_module(inner, mesh, styles.pop(inner))

@@ -43,6 +43,8 @@ class Staging:
         if not self._has_copies(tensors):
             self._copies = [torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda) for tensor in tensors]
         self._sources = tensors
+        # Buffers, such as running statistics, change in the next forward pass: the steps' stream copies them before it.
+        # Weights and optimizer state change only in the next optimizer step, so that another stream has until then.
         first = {tensor.data_ptr() for tensor in changed_by_forward}
         pairs = list(zip(self._copies, tensors, strict=True))
         _copy(pair for pair in pairs if pair[1].data_ptr() in first)
@@ -97,7 +99,7 @@ class Staging:
             yield
             return
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream())  # for the update that is still being computed
         with torch.cuda.stream(self._stream):
             yield
         self._copy_done, self._wait = self._stream.record_event(), None

@@ -1,10 +1,10 @@
-"""The files of a checkpoint's state: one, or one for each process that holds a part of it.
+"""The files of a checkpoint's state: one, or one for each process that holds a shard of it.
 
 state.pt
 state-00000-of-00002.pt, state-00001-of-00002.pt
 
-Each process of a sharded training saves its parts of tensors, and any number of processes read what they need of all
-files. A part is saved as {"part": the values, "offsets": where they begin in the tensor, "shape": of the tensor}.
+Each process of a sharded training saves its shards of tensors, and any number of processes read what they need of all
+files. A shard is saved as {"part": the values, "offsets": where they begin in the tensor, "shape": of the tensor}.
 """
 
 import math
@@ -23,10 +23,10 @@ from kubetrain_trainer.pytorch_ddp.sharding import is_dtensor
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 
 STATE_FILE = "state.pt"
-PART = {"part", "offsets", "shape"}
+SHARD = {"part", "offsets", "shape"}
 
 
-def part_file(rank: int, processes: int) -> str:
+def shard_file(rank: int, processes: int) -> str:
     return f"state-{rank:05d}-of-{processes:05d}.pt"
 
 
@@ -46,7 +46,7 @@ def _files(checkpoint: Path) -> list[Path]:
     if one is None:
         return [checkpoint / STATE_FILE]
     processes = int(one.stem.rpartition("-")[2])
-    return [checkpoint / part_file(rank, processes) for rank in range(processes)]
+    return [checkpoint / shard_file(rank, processes) for rank in range(processes)]
 
 
 def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
@@ -57,9 +57,9 @@ def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
         raise foreign_error(path) from error
 
 
-def with_parts(state: Any) -> Any:
+def with_shards(state: Any) -> Any:
     """Return the state as this process saves it."""
-    return with_tensors(state, (_part(tensor) if is_dtensor(tensor) else tensor for tensor in tensors_in(state)))
+    return with_tensors(state, (_shard(tensor) if is_dtensor(tensor) else tensor for tensor in tensors_in(state)))
 
 
 def joined(states: Sequence[Any], like: Any = None) -> Any:
@@ -67,16 +67,16 @@ def joined(states: Sequence[Any], like: Any = None) -> Any:
 
     Args:
         like: The tensors that it will replace, in the same structure. Of those that are sharded, only this process's
-            part is read. A tensor in place of an inner structure stands for all in it that have its shape.
+            shard is read. A tensor in place of an inner structure stands for all in it that have its shape.
     """
     first = states[0]
     if isinstance(first, Tensor):
         return _filled([([0] * first.ndim, first)], first.shape, like)
     if not isinstance(first, dict):
         return first
-    if first.keys() == PART:
+    if first.keys() == SHARD:
         return _filled([(shard["offsets"], shard["part"]) for shard in states], torch.Size(first["shape"]), like)
-    inner = type(first)((name, joined([state[name] for state in states], _within(like, name))) for name in first)
+    inner = type(first)((name, joined([state[name] for state in states], _inner_tensors(like, name))) for name in first)
     if hasattr(first, "_metadata"):
         inner._metadata = first._metadata  # type: ignore[attr-defined]  # the versions of its modules
     return inner
@@ -98,19 +98,19 @@ def load_tensors(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
 
 
 def size_of(value: Any) -> int:
-    """Return the size in bytes of a tensor of which a file has this part, or all."""
+    """Return the size in bytes of a tensor of which a file has this shard, or all."""
     if isinstance(value, Tensor):
         return value.nbytes
     size: int = math.prod(value["shape"]) * value["part"].itemsize
     return size
 
 
-def _part(tensor: Any) -> dict[str, Any]:
+def _shard(tensor: Any) -> dict[str, Any]:
     [chunk] = tensor.__create_chunk_list__()
     return {"part": tensor.to_local(), "offsets": [*chunk.offsets], "shape": [*tensor.shape]}
 
 
-def _within(like: Any, name: Any) -> Any:
+def _inner_tensors(like: Any, name: Any) -> Any:
     return like.get(name) if isinstance(like, Mapping) else like
 
 
@@ -135,9 +135,9 @@ def _box(offsets: Sequence[int], sizes: Sequence[int], pieces: Sequence[tuple[Se
             for a, size, b, length in zip(offsets, sizes, begin, piece.shape, strict=True)
         ]
         if all(first < last for first, last in bounds):
-            box[_between(bounds, offsets)] = piece[_between(bounds, begin)]
+            box[_slices(bounds, offsets)] = piece[_slices(bounds, begin)]
     return box
 
 
-def _between(bounds: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[slice, ...]:
+def _slices(bounds: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(first - offset, last - offset) for (first, last), offset in zip(bounds, offsets, strict=True))

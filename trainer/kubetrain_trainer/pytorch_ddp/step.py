@@ -44,7 +44,7 @@ def accumulate_gradients(training: Training, inputs: object, targets: object, ba
 
     Only the backward pass of the last micro-batch all-reduces them, which it does while it computes.
     """
-    # DDP divides the sum over processes by their number. This weight turns that into a mean over samples.
+    # DDP and FSDP average gradients over processes. This weight makes that a mean over samples, if some have fewer.
     weight = batch.weight(training.group.replicas)
     count = batch.micro_batches(training.config, training.group.replicas)
     *early, last = split((inputs, targets, [*batch.indices]), count, len(batch.indices))
@@ -96,10 +96,10 @@ def gradients_of(training: Training) -> list[Tensor]:
 
 def gradient_norm(training: Training) -> Tensor:
     norm = nn.utils.get_total_norm(gradients_of(training))
-    return whole(norm).to(training.group.device)  # without gradients it is on the CPU
+    return full_norm(norm).to(training.group.device)  # without gradients it is on the CPU
 
 
-def whole(norm: Any) -> Tensor:
+def full_norm(norm: Any) -> Tensor:
     found: Tensor = norm.full_tensor() if is_dtensor(norm) else norm
     return found
 
@@ -133,5 +133,5 @@ def take_own_step(training: Training, inputs: object, targets: object, batch: Ba
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         described = f"has shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
         raise KubetrainError(f"the loss that the task's own step returned {described}: return a tensor of one value")
-    norm = torch.stack([*map(whole, taken.norms)]).norm().to(device) if taken.norms else gradient_norm(training)
+    norm = torch.stack([*map(full_norm, taken.norms)]).norm().to(device) if taken.norms else gradient_norm(training)
     return training.recent.accept_step(step, factor * training.peak_rate, loss.detach().reshape(()).to(device), norm)

@@ -100,7 +100,7 @@ class StreamLoader:
         Raises:
             KubetrainError: if a checkpoint cannot hold it.
         """
-        return _plain(self._position)
+        return _reloaded(self._position)
 
     def resume_at(self, positions: Sequence[Position] | None) -> None:
         """Continue at this process's position, if as many processes have saved theirs."""
@@ -193,7 +193,7 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _plain(position: Position) -> Position:
+def _reloaded(position: Position) -> Position:
     """Return the position as a checkpoint will give it back."""
     buffer = io.BytesIO()
     try:

@@ -35,7 +35,7 @@ def tensors_in(state: Any) -> Iterator[Tensor]:
     if isinstance(state, Tensor):
         yield state
     else:
-        for value in _parts_of(state) or ():
+        for value in _items(state) or ():
             yield from tensors_in(value)
 
 
@@ -55,24 +55,23 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.as_strided((math.prod(tensor.shape),), (1,)).view(torch.uint8)
 
 
-def split(batch: Any, parts: int, samples: int) -> list[Any]:
-    """Split a batch of samples into about equal parts, in order. Single values, such as a string, are in every part.
+def split(batch: Any, count: int, samples: int) -> list[Any]:
+    """Split a batch of samples into about equal micro-batches, in order. Single values, such as a string, are in each.
 
     Raises:
         KubetrainError: if something in it does not belong to single samples.
     """
-    if parts == 1:
+    if count == 1:
         return [batch]
     if _is_sliced(batch, samples):
-        bounds = [samples * part // parts for part in range(parts + 1)]
+        bounds = [samples * number // count for number in range(count + 1)]
         return [batch[first:last] for first, last in pairwise(bounds)]
-    inner = _parts_of(batch)
+    inner = _items(batch)
     if inner is not None:
-        return [
-            _with_parts(batch, pieces) for pieces in zip(*(split(part, parts, samples) for part in inner), strict=True)
-        ]
+        pieces = (split(part, count, samples) for part in inner)
+        return [_rebuilt(batch, micro_batch) for micro_batch in zip(*pieces, strict=True)]
     if batch is None or isinstance(batch, int | float | str | bytes) or getattr(batch, "shape", None) == ():
-        return [batch] * parts
+        return [batch] * count
     described = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
     raise KubetrainError(
         f"gradient_accumulation cannot split {described} in a batch of {samples} samples: give each tensor one row for "
@@ -84,20 +83,20 @@ def _is_sliced(value: Any, samples: int) -> bool:
     """Return True for a tensor with one row for each sample, and for a list with one value for each."""
     if hasattr(value, "shape"):
         return tuple(value.shape[:1]) == (samples,)
-    # A list of several inputs, with all samples in each, may have as many parts as there are samples.
+    # A list of several inputs, with all samples in each, may have as many items as there are samples.
     has_one_each = type(value) in (list, tuple) and len(value) == samples
     return has_one_each and not all(_is_sliced(part, samples) for part in value)
 
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
     """Return the structure with changed parts, or the same object if none of them changed."""
-    inner = _parts_of(value) or []
+    inner = _items(value) or []
     changed = [change(part) for part in inner]
     has_changed = any(before is not after for before, after in zip(inner, changed, strict=True))
-    return _with_parts(value, changed) if has_changed else value
+    return _rebuilt(value, changed) if has_changed else value
 
 
-def _parts_of(value: Any) -> list[Any] | None:
+def _items(value: Any) -> list[Any] | None:
     """Return the parts of a structure, or None if the value is not one."""
     if isinstance(value, Mapping):
         return list(value.values())
@@ -108,7 +107,7 @@ def _parts_of(value: Any) -> list[Any] | None:
     return None
 
 
-def _with_parts(value: Any, parts: Any) -> Any:
+def _rebuilt(value: Any, parts: Any) -> Any:
     """Return a copy of the structure with other parts."""
     if isinstance(value, list | tuple):
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -147,7 +147,7 @@ class Task:
     """With `tensor_parallel`, how processes compute modules together: styles of torch.distributed.tensor.parallel by
     their names, with * for any characters. Each process computes the other modules whole."""
     layers: Callable[[Any], Iterable[nn.Module]] | None = None
-    """Returns the layers of the model that `sharding` brings together, and `activation_checkpointing` computes again,
+    """Returns the layers of the model that `sharding` all-gathers, and `activation_checkpointing` computes again,
     one at a time. By default, the members of its outermost nn.ModuleList and nn.Sequential."""
 
 

@@ -29,7 +29,7 @@ from kubetrain_trainer.pytorch_ddp.export import EXPORT_FILES, export
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.initial_weights import frozen_among, load_initial_weights
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
-from kubetrain_trainer.pytorch_ddp.layers import all_layers, any_with_statistics, freeze, recompute_activations
+from kubetrain_trainer.pytorch_ddp.layers import all_layers, freeze, has_running_statistics, recompute_activations
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.model import fill
@@ -70,7 +70,7 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     joint: JointWriting | None
-    """How processes write the parts of a sharded state together."""
+    """How processes write the shards of the state together."""
     stop: Stop
 
     def measures(self) -> dict[str, float]:
@@ -106,7 +106,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
     check_task(task, config)
-    check_together(task, group)
+    check_tensor_parallel(task, group)
     group.collect(None)  # wait for each other: a model may take much longer to build in one process than in another
     watchdog.beat_start()
     if task.sampler:
@@ -150,7 +150,7 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
 
 
 def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weights: Path | None) -> nn.Module | None:
-    """Bring the model with these weights, or this process's part of it, to the device, and a copy for its averages."""
+    """Put the model with these weights, or its shards of them, on the device. Return a copy for its averages."""
     model = task.model
     copied = copy.deepcopy(model) if config.ema_decay else None  # now, because what is sharded cannot be copied
     models = [model, copied] if copied else [model]
@@ -193,7 +193,7 @@ def check_recomputable(task: Task, config: TrainConfig, group: Group) -> None:
     Raises:
         InvalidSetting: if PyTorch cannot compile the model.
     """
-    if config.is_compiled and not is_sharded(config, group) and any_with_statistics(task.model, task):
+    if config.is_compiled and not is_sharded(config, group) and has_running_statistics(task.model, task):
         raise InvalidSetting(
             f"compile={config.compile} cannot be combined with activation_checkpointing=true in layers with batch "
             "normalization, unless several processes share the model (sharding): leave one of them out"
@@ -227,12 +227,12 @@ def check_task(task: Task, config: TrainConfig) -> None:
         )
 
 
-def check_together(task: Task, group: Group) -> None:
+def check_tensor_parallel(task: Task, group: Group) -> None:
     """
     Raises:
-        InvalidSetting: if processes cannot compute this task's samples together.
+        InvalidSetting: if the task has no plan for tensor parallelism.
     """
-    if group.together > 1 and not task.tensor_plan:
+    if group.tensor_parallel > 1 and not task.tensor_plan:
         raise InvalidSetting("tensor_parallel needs the tensor_plan of a task of your own")
 
 
@@ -240,7 +240,7 @@ def open_loaders(task: Task, config: TrainConfig, group: Group) -> list[AnyLoade
     """Return the loaders of the samples to train on and of those to validate with."""
     training, validation = splits(task, config, group)
     loaders = [open_loader(samples, task, config, group.data_role, group.device) for samples in (training, validation)]
-    compared = None if is_stream(validation) else validation  # of a stream, each process has a part
+    compared = None if is_stream(validation) else validation  # of a stream, each process has its own samples
     draw = loaders[0].draw if isinstance(loaders[0], Loader) and not hasattr(training, "files_checksum") else None
     check_same_data(training, compared, draw, config.seed, group)
     return loaders

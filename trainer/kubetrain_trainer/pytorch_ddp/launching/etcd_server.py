@@ -54,7 +54,7 @@ def await_etcd(
             if status == http.client.OK:
                 return
             if status == http.client.NOT_FOUND:
-                raise InvalidSetting(_without_v2(endpoint, conf))
+                raise InvalidSetting(_explain_missing_v2(endpoint, conf))
             reason = f"it answers with HTTP status {status}"
         if time.monotonic() >= deadline:
             raise EtcdUnreachable(f"etcd at {endpoint} cannot be used ({reason}) for {seconds:.0f} s: {REMEDY}")
@@ -64,7 +64,7 @@ def await_etcd(
         time.sleep(PAUSE_SECONDS)
 
 
-def _without_v2(endpoint: str, conf: Mapping[str, str]) -> str:
+def _explain_missing_v2(endpoint: str, conf: Mapping[str, str]) -> str:
     try:
         version = f"etcd {json.loads(_get('/version', endpoint, conf)[1])['etcdserver']}"
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):

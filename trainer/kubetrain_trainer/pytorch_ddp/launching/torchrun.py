@@ -117,7 +117,7 @@ def _run(parsed: argparse.Namespace) -> None:
 
 def _say_who_failed(failed: ChildFailedError) -> int:
     rank, failure = failed.get_first_failure()
-    exit_code = _as_in_a_shell(failure.exitcode)
+    exit_code = _shell_exit_code(failure.exitcode)
     if failure.exitcode == -signal.SIGALRM:
         report_failure(f"rank {rank} {HOLDS_GIL}", curable=True)
         print(f"error: rank {rank} {HOLDS_GIL}", flush=True)
@@ -130,6 +130,6 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _as_in_a_shell(exit_code: int) -> int:
+def _shell_exit_code(exit_code: int) -> int:
     """Return the exit code as Kubernetes shows it: 128 plus the signal number if a signal killed the process."""
     return exit_code if exit_code >= 0 else 128 - exit_code
