@@ -103,9 +103,9 @@ def reported(folder: Path, number: int) -> dict[str, Any]:
 @pytest.mark.slow
 def test_two_pods_measure_their_link_and_train(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    chief, other = (start(tmp_path, rank, port) for rank in range(2))
-    printed = chief.communicate(timeout=170)[0]
-    assert (chief.returncode, other.wait(60)) == (0, 0), printed
+    rank_0, other = (start(tmp_path, rank, port) for rank in range(2))
+    printed = rank_0.communicate(timeout=170)[0]
+    assert (rank_0.returncode, other.wait(60)) == (0, 0), printed
     found = re.search(r"preflight: (2 devices, 1 link between nodes at \S+ GB/s, in (\S+) s.*)\n", printed)
     assert found, printed
     assert float(found[2]) < 20
@@ -129,9 +129,9 @@ def test_the_links_of_a_slow_network_are_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_device_that_others_use_too_is_named(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    chief = start(tmp_path, 0, port)
+    rank_0 = start(tmp_path, 0, port)
     other = start(tmp_path, 1, port, "-c", STARVED, *TRAIN[2:])
-    printed = chief.communicate(timeout=170)[0]
+    printed = rank_0.communicate(timeout=170)[0]
     assert other.wait(60) == 0, printed
     assert "slow device: rank 1 on node-1 takes " in printed, printed
     assert "slow device: rank 0" not in printed
@@ -140,10 +140,10 @@ def test_a_device_that_others_use_too_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_training_ends_before_its_first_step_to_avoid_a_slow_node(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    chief = start(tmp_path, 0, port, *TRAIN, "--preflight", "avoid")
+    rank_0 = start(tmp_path, 0, port, *TRAIN, "--preflight", "avoid")
     other = start(tmp_path, 1, port, "-c", STARVED, *TRAIN[2:], "--preflight", "avoid")
-    printed = chief.communicate(timeout=170)[0]
-    assert (chief.returncode, other.wait(60)) == (1, 1), printed
+    printed = rank_0.communicate(timeout=170)[0]
+    assert (rank_0.returncode, other.wait(60)) == (1, 1), printed
     assert "slow device: rank 1 on node-1 takes " in printed, printed
     assert "training starts" not in printed
     one, another = (reported(tmp_path, pod) for pod in range(2))

@@ -255,7 +255,7 @@ def test_compiled_layers(whole: Path, tmp_path: Path) -> None:
     assert_same_training(tmp_path / "compiled", whole)
 
 
-def test_the_values_of_the_chief_are_sent_at_the_start_and_its_buffers_at_each_step(tmp_path: Path) -> None:
+def test_the_values_of_rank_0_are_sent_at_the_start_and_its_buffers_at_each_step(tmp_path: Path) -> None:
     settings = {"model_args": {"counts": True}}
     run(tmp_path, 2, {"whole": settings, "sharded": {**settings, "sharding": "full"}})
     assert_same_training(tmp_path / "sharded", tmp_path / "whole")
@@ -302,12 +302,12 @@ def test_a_part_that_cannot_be_written_fails_the_training_and_keeps_the_checkpoi
     fails: int, whole: Path, tmp_path: Path
 ) -> None:
     processes = begin(tmp_path, 2, {"full": {"sharding": "full"}}, SPOILED + TRAIN, FAILS=str(fails))
-    (chief, _), _ = (process.communicate(timeout=120) for process in processes)
+    (rank_0, _), _ = (process.communicate(timeout=120) for process in processes)
     assert all(process.returncode != 0 for process in processes)
-    assert "No space left on device" in chief
-    assert "free space on this volume or enlarge it" in chief
+    assert "No space left on device" in rank_0
+    assert "free space on this volume or enlarge it" in rank_0
     if fails:
-        assert "rank 1 could not write" in chief
+        assert "rank 1 could not write" in rank_0
     assert newest(tmp_path / "full").step == 4
 
     run(tmp_path, 2, {"full": {"sharding": "full"}})
@@ -330,7 +330,7 @@ def test_a_process_lost_while_it_writes_its_part_ends_the_training_and_keeps_the
 
 
 @pytest.mark.thorough
-def test_the_chief_waits_for_no_part_of_a_checkpoint_once_a_process_is_lost(tmp_path: Path) -> None:
+def test_rank_0_waits_for_no_shard_of_a_checkpoint_once_a_process_is_lost(tmp_path: Path) -> None:
     lost_and_hangs = HANGS + LOST + TRAIN
     processes = begin(tmp_path, 3, {"full": {"sharding": "full"}}, lost_and_hangs, DIES="2")
     text, _ = processes[0].communicate(timeout=100)

@@ -76,8 +76,8 @@ def test_sigterm_to_one_stops_all_after_the_same_step_to_resume_from(framework: 
     first = train_pair(framework, tmp_path, *endless)
     read_until(first[0], "step=20/")
     first[1].send_signal(signal.SIGTERM)
-    (chief, log), (other, other_log) = finish(first)
-    assert (chief, other) == (143, 143), log + other_log
+    (rank_0, log), (other, other_log) = finish(first)
+    assert (rank_0, other) == (143, 143), log + other_log
 
     (checkpoint,) = complete_checkpoints(output.checkpoints)
     assert f"stopped by SIGTERM after step {checkpoint.step}: saved {checkpoint.name}; start this run again" in log
@@ -91,8 +91,8 @@ def test_sigterm_to_one_stops_all_after_the_same_step_to_resume_from(framework: 
     seen = read_until(again[0], f"step={checkpoint.step // 10 * 10 + 20}/")
     for process in again:  # all at the same time
         process.send_signal(signal.SIGTERM)
-    (chief, log), (other, other_log) = finish(again)
-    assert (chief, other) == (143, 143), log + other_log
+    (rank_0, log), (other, other_log) = finish(again)
+    assert (rank_0, other) == (143, 143), log + other_log
     assert f"rank 0 resumes from output/checkpoints/{checkpoint.name}" in seen
     steps = [row["step"] for row in read_metrics(output.metrics) if "loss" in row]
     assert steps == sorted({*range(10, steps[-1] + 1, 10), checkpoint.step, steps[-1]}), "each step is measured once"
@@ -107,8 +107,8 @@ def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str,
     read_until(first[1], "validating")
     asked = time.monotonic()
     first[0].send_signal(signal.SIGTERM)
-    (chief, log), (other, other_log) = finish(first)
-    assert (chief, other) == (143, 143), log + other_log
+    (rank_0, log), (other, other_log) = finish(first)
+    assert (rank_0, other) == (143, 143), log + other_log
     assert time.monotonic() - asked < 12
     assert "saved step-00000005 in" in log
     assert "not validated" in log

@@ -1,1 +1,1 @@
-"""What a training does from its first line to the export, whichever framework computes its steps."""
+"""A training from its first line to its export, whichever framework computes its steps."""

@@ -28,7 +28,7 @@ def prefetched(batches: Iterable[tuple[Any, Any]], device: torch.device) -> Iter
 
 
 def copied(copying: Copying, device: torch.device) -> Any:
-    """Return the batch. The GPU waits for its copy before it computes what comes after this call; the host does not."""
+    """Return the batch. What the GPU computes next waits for its copy; the host waits only for the thread."""
     batch, ready = copying.result()
     if ready is None:
         return batch

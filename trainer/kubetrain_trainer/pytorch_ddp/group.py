@@ -123,7 +123,7 @@ def patient_group(timeout: timedelta, ranks: Sequence[int] | None = None) -> Any
     """Connect these processes, or all, by gloo for what takes long: to build a model, export, or save before a stop.
 
     Args:
-        timeout: How long to wait for each other now. A process that ends meanwhile breaks no connection yet.
+        timeout: How long to wait for each other now. A process that ends in that time breaks no connection yet.
     """
     group: Any = dist.new_group(ranks, backend="gloo", timeout=timeout)
     if dist.get_rank(group) >= 0:

@@ -138,5 +138,5 @@ class StartSettings(Settings):
 
     @property
     def weights_uri(self) -> str:
-        """Where the initial weights are in S3, from which the sync copies them; empty if they are not there."""
+        """The URI of the initial weights if the sync copies them from S3, else an empty string."""
         return self.initial_weights if self.initial_weights.startswith("s3://") else ""
