@@ -57,7 +57,7 @@ class Tally:
         return {name: results[name] for name in self._names}
 
     def _check_all_have_samples(self, total: SumOverProcesses) -> None:
-        """Check it for metrics of torchmetrics that keep samples. Without any, they may all-reduce another type of
+        """Check it for metrics of torchmetrics that keep samples. Without any, they may gather another type of
         values, which ends the processes."""
         names = [name for name, metric in self._metrics.items() if _keeps_samples(metric)]
         if names and (lacking := total([float(not self.samples)])[0]):
