@@ -83,7 +83,7 @@ def train(framework: str, folder: Path, name: str, precision: str, factor: float
         checkpoint_every=12,
         log_every=1,
         metrics_port=0,
-        loader_workers=0,
+        loader_workers=0 if framework == "pytorch" else -1,
     )
     module, output = f"{package_of(framework)}.train", folder / name
     flags = ("--data-dir", folder, "--output-dir", output, *config.to_flags())
