@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from kubetrain_trainer import Task
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.processes.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.group import processes_together
+from kubetrain_trainer.pytorch_ddp.group import tensor_parallel_size
 from kubetrain_trainer.pytorch_ddp.shard_model import Whole, styles_of
 from kubetrain_trainer.settings.config import TrainConfig
 
@@ -43,8 +43,8 @@ def test_a_plan_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_processes_of_a_pod_are_divided_evenly() -> None:
-    assert processes_together(TrainConfig(tensor_parallel=2, sharding="full"), ProcessRole(local_world_size=8)) == 2
+    assert tensor_parallel_size(TrainConfig(tensor_parallel=2, sharding="full"), ProcessRole(local_world_size=8)) == 2
     with pytest.raises(InvalidSetting, match="tensor_parallel must divide the 8 processes of a pod, not 3"):
-        processes_together(TrainConfig(tensor_parallel=3, sharding="full"), ProcessRole(local_world_size=8))
+        tensor_parallel_size(TrainConfig(tensor_parallel=3, sharding="full"), ProcessRole(local_world_size=8))
     with pytest.raises(InvalidSetting, match="tensor_parallel is for PyTorch and needs sharding"):
         TrainConfig(tensor_parallel=2)
