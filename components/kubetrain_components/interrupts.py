@@ -95,8 +95,8 @@ def interrupts_deferred(notice: str = "", wake: Callable[[], None] = lambda: Non
 
     on_interrupt, on_termination = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, defer)
+        for item in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(item, defer)
         yield
     except KubetrainError as error:
         failure = error

@@ -107,7 +107,7 @@ def without_secrets(path: str, value: Any) -> Any:
     if names_secret(path.rpartition(".")[2]) and not isinstance(value, bool | None):
         return HIDDEN
     if isinstance(value, list):
-        return [_hidden(each) if isinstance(each, str) else each for each in value]
+        return [_hidden(item) if isinstance(item, str) else item for item in value]
     return _hidden(value) if isinstance(value, str) else value
 
 
@@ -157,7 +157,7 @@ def _shown(name: str, value: Any) -> Any:
         above = f"{name}." if names_secret(name) else ""
         return {key: _shown(f"{above}{key}", each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(name, each) for each in value]
+        return [_shown(name, item) for item in value]
     return value
 
 

@@ -58,7 +58,7 @@ class Run:
         """Return the state of the run and of its stages, and the causes of a failure."""
         status = status_of(self._api, self._read())
         run = status.run
-        stages = tuple(Stage(each.title, each.state.value, each.seconds) for each in run.stages)
+        stages = tuple(Stage(stage.title, stage.state.value, stage.seconds) for stage in run.stages)
         return Status(run.state.value, run.seconds, stages, tuple(status.causes))
 
     def logs(self, stage: str = "") -> str:
@@ -185,4 +185,4 @@ def runs(**login: Unpack[Login]) -> list[Run]:
         login: The connection, as for `submit`.
     """
     api = connect(**login)
-    return [Run(api, each.id, each.name) for each in recent_runs(api)]
+    return [Run(api, item.id, item.name) for item in recent_runs(api)]

@@ -89,4 +89,4 @@ def schedules(**login: Unpack[Login]) -> list[Schedule]:
         login: The connection, as for `submit`.
     """
     api = connect(**login)
-    return [Schedule(api, each) for each in found_schedules(api)]
+    return [Schedule(api, item) for item in found_schedules(api)]

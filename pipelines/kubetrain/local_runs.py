@@ -26,7 +26,7 @@ class LocalRun:
         """The metrics on the test split; None stands for a value that is not a number."""
         self.model_uri = _model_uri(record)
         """The URI of the published version: on this machine, the one of its folder."""
-        self.stages = tuple(Stage(each.name, "succeeded", each.seconds) for each in record.stages)
+        self.stages = tuple(Stage(stage.name, "succeeded", stage.seconds) for stage in record.stages)
         self._pipeline = record.pipeline
         self._status = Status(record.status, record.seconds, self.stages)
 

@@ -36,7 +36,7 @@ def run_page(heading: str, status: Status, metrics: Mapping[str, float | None], 
     Args:
         link: The address of the run's page; may be empty.
     """
-    stages = ((escape(each.name), _state(each.state), describe_seconds(each.seconds)) for each in status.stages)
+    stages = ((escape(stage.name), _state(stage.state), describe_seconds(stage.seconds)) for stage in status.stages)
     numbers = ((escape(name), number(value)) for name, value in metrics.items())
     parts = [
         f"<p><b>{escape(heading)}</b>: {_state(status.state)}, {describe_seconds(status.seconds)}</p>",

@@ -125,13 +125,13 @@ def files_of(folder: Path, without: Path | None = None) -> Iterator[str]:
 def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
     """Compare each part of the path, and each folder that it lies in, with the patterns."""
     path = Path(name)
-    named = (*path.parts, name, *(each.as_posix() for each in path.parents[:-1]))
-    return any(fnmatch.fnmatch(each, pattern) for each in named for pattern in patterns)
+    named = (*path.parts, name, *(parent.as_posix() for parent in path.parents[:-1]))
+    return any(fnmatch.fnmatch(item, pattern) for item in named for pattern in patterns)
 
 
 def _is_in_repository(folder: Path) -> bool:
     here = folder.resolve()
-    return any((each / ".git").exists() for each in (here, *here.parents))
+    return any((parent / ".git").exists() for parent in (here, *here.parents))
 
 
 def _tracked(folder: Path) -> list[str]:

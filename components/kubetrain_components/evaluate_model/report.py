@@ -174,7 +174,7 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
             "classes": classes,
             "matrix": [_shaded(row, samples[name]) for name, row in zip(classes, matrix, strict=True)],
             "worst": worst_confusions(evaluation["classes"], evaluation["confusion"]),
-            "misclassified": [each for each in evaluation["misclassified"] if each["picture"]],
+            "misclassified": [item for item in evaluation["misclassified"] if item["picture"]],
         }
     return shown
 
@@ -192,9 +192,9 @@ def slow_processes(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str
     """Yield a fact for each process, node and part that was slow: the largest delay, and the first and last step."""
     found: dict[tuple[int, str, str], list[tuple[float, int]]] = {}
     for row in rows:
-        for each in row.get("stragglers", ()):
-            key = each["rank"], each["node"], each["part"]
-            found.setdefault(key, []).append((each["delay_share"], row["step"]))
+        for straggler in row.get("stragglers", ()):
+            key = straggler["rank"], straggler["node"], straggler["part"]
+            found.setdefault(key, []).append((straggler["delay_share"], row["step"]))
     for (rank, node, part), delays in found.items():
         largest, (_, first), (_, last) = max(delays)[0], delays[0], delays[-1]
         where = f"rank {rank} on node {node}, steps {first:,} to {last:,}"

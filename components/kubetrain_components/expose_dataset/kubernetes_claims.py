@@ -72,11 +72,11 @@ class KubernetesClaims:
         return [event.get("message", "") for event in events]
 
     def users(self) -> list[Manifest]:
-        return [each for kind, resource in USERS.items() for each in self._list(kind, resource, keep=evidence_of_use)]
+        return [item for kind, resource in USERS.items() for item in self._list(kind, resource, keep=evidence_of_use)]
 
     def _list(self, kind: str, resource: Resource, keep: Callable[[Manifest], Manifest]) -> list[Manifest]:
         """Return the objects with their kind, which items of a list do not carry."""
-        return [{**each, "kind": kind} for each in list_if_served(self._api, resource, keep)]
+        return [{**item, "kind": kind} for item in list_if_served(self._api, resource, keep)]
 
     def _path(self, kind: str, name: str = "") -> str:
         return self._api.path(*RESOURCES[kind], name)
@@ -95,11 +95,11 @@ def evidence_of_use(each: Manifest) -> Manifest:
 def _mounts(node: Any) -> Any:
     """Return only the volumes and mounts of a tree, at their places; None if it has none."""
     if isinstance(node, list):
-        return [kept for each in node if (kept := _mounts(each))] or None
+        return [kept for item in node if (kept := _mounts(item))] or None
     if not isinstance(node, dict):
         return None
     found = {name: _mounts(part) for name, part in node.items() if name not in ("volumes", "volumeMounts")}
-    found["volumes"] = [each for each in node.get("volumes") or () if "persistentVolumeClaim" in each]
+    found["volumes"] = [volume for volume in node.get("volumes") or () if "persistentVolumeClaim" in volume]
     found["volumeMounts"] = [
         {name: mount[name] for name in ("name", "subPath") if name in mount} for mount in node.get("volumeMounts") or ()
     ]

@@ -89,9 +89,9 @@ def orphaned_snapshots(snapshots: Iterable[Manifest], claims: Iterable[Manifest]
     """Return kubetrain's snapshots without a PVC, which a killed launcher or a killed pruning leaves behind."""
     sources = {(claim["spec"].get("dataSource") or {}).get("name") for claim in claims}
     return [
-        _prunable(each, kind="snapshot")
-        for each in snapshots
-        if is_exposed(each) and each["metadata"]["name"] not in sources
+        _prunable(snapshot, kind="snapshot")
+        for snapshot in snapshots
+        if is_exposed(snapshot) and snapshot["metadata"]["name"] not in sources
     ]
 
 
@@ -113,7 +113,7 @@ def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Us
     Jobs count in addition to pods, because a job has no pods while it is queued or between two attempts. A job that
     ended less than a day ago still needs the version on its label, because its run may have to evaluate the model.
     """
-    return [use for each in objects for use in (_uses_after_end(each, now) if _is_over(each) else _uses(each))]
+    return [use for item in objects for use in (_uses_after_end(item, now) if _is_over(item) else _uses(item))]
 
 
 def plan_pruning(
@@ -180,7 +180,9 @@ def _is_over(each: Manifest) -> bool:
     if status.get("phase") in OVER_PHASES or status.get("readyToUse"):
         return True
     conditions = status.get("conditions") or []
-    return any(each.get("type") in OVER_CONDITIONS and each.get("status") == "True" for each in conditions)
+    return any(
+        condition.get("type") in OVER_CONDITIONS and condition.get("status") == "True" for condition in conditions
+    )
 
 
 def _uses_after_end(each: Manifest, now: datetime | None) -> Iterator[Use]:
@@ -218,8 +220,8 @@ def _uses(each: Manifest) -> Iterator[Use]:
 def _pod_specs(node: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the pod specs with volumes at any depth: each kind has its pod templates in another field."""
     if isinstance(node, list):
-        for each in node:
-            yield from _pod_specs(each)
+        for item in node:
+            yield from _pod_specs(item)
     elif isinstance(node, Mapping):
         if "volumes" in node:
             yield node
@@ -229,7 +231,7 @@ def _pod_specs(node: Any) -> Iterator[Mapping[str, Any]]:
 def _mounted(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the PVCs of a pod with their mounted paths; a mount without subPath counts as the whole volume."""
     kinds = ("containers", "initContainers", "ephemeralContainers")
-    containers = [each for kind in kinds for each in pod.get(kind) or []]
+    containers = [item for kind in kinds for item in pod.get(kind) or []]
     mounts = [mount for container in containers for mount in container.get("volumeMounts") or []]
     for volume in pod["volumes"] or []:
         if claim := (volume.get("persistentVolumeClaim") or {}).get("claimName"):

@@ -153,7 +153,7 @@ class BudgetTracker:
     def _can_be_admitted(self, state: JobState) -> bool:
         """Return True if the queue has admitted the job, or says that it has room for it."""
         in_queue = [trouble for trouble in state.troubles if trouble.kind in IN_QUEUE]
-        is_possible = any(each.kind is TroubleKind.QUEUE and each.subject != JOB for each in in_queue)
+        is_possible = any(item.kind is TroubleKind.QUEUE and item.subject != JOB for item in in_queue)
         return is_possible or not in_queue or self._was_under_way
 
 

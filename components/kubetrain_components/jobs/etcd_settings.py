@@ -86,7 +86,7 @@ def check_rendezvous(
 
 def _is_secret(file: str, volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if the innermost mount around the file is that of a secret."""
-    sources = {each["name"]: each for each in volumes}
-    around = [each for each in mounts if PurePosixPath(file).is_relative_to(each["mountPath"])]
+    sources = {volume["name"]: volume for volume in volumes}
+    around = [mount for mount in mounts if PurePosixPath(file).is_relative_to(mount["mountPath"])]
     innermost = max(around, key=lambda each: len(each["mountPath"]), default={"name": ""})
     return any(kind in sources.get(innermost["name"], {}) for kind in SECRET_VOLUMES)

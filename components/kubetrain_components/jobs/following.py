@@ -209,10 +209,10 @@ def together(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 
 def _one_for_all(first: LogLine, *others: LogLine) -> Iterator[LogLine]:
-    named = some_of([each.pod for each in others])
+    named = some_of([item.pod for item in others])
     yield replace(first, text=f"{first.text}; the same for {len(others)} more pods: {named}")
-    for each in others:
-        yield replace(each, is_sampled=True)
+    for other in others:
+        yield replace(other, is_sampled=True)
 
 
 class TroubleNotices:

@@ -176,5 +176,5 @@ class Job:
 def _spec(value: Any) -> Any:
     """Convert a value for JSON, keeping only the fields of dataclasses that differ from their defaults."""
     if isinstance(value, tuple):
-        return [_spec(each) for each in value]
+        return [_spec(item) for item in value]
     return {name: _spec(own) for name, own in changed_fields(value).items()} if is_dataclass(value) else value

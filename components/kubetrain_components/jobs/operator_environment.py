@@ -105,7 +105,7 @@ def _tensorflow(job: Job, role: str, index: int, address_of: AddressOf) -> dict[
     if job.total_replicas == 1:
         return {}
     cluster = {
-        name.lower(): ["{}:{}".format(*address_of(name, each)) for each in range(count)]
+        name.lower(): ["{}:{}".format(*address_of(name, item)) for item in range(count)]
         for name, count in sorted(job.roles.items())
     }
     config = {"cluster": cluster, "task": {"type": role.lower(), "index": index}, "environment": "cloud"}
@@ -120,7 +120,7 @@ def command_environment(job: Job, rank: str, host_of: HostOf, port: int) -> dict
 def _xgboost(job: Job, rank: str, host_of: HostOf, port: int) -> dict[str, str]:
     """Return the variables; LightGBM reads those of the workers."""
     size = job.total_replicas
-    workers = ",".join(host_of(each) for each in range(1, size))
+    workers = ",".join(host_of(item) for item in range(1, size))
     return {
         "MASTER_ADDR": host_of(0),
         "MASTER_PORT": str(port),

@@ -57,8 +57,8 @@ def printed_error(lines: Sequence[str]) -> str:
         if line.endswith(RESTARTED):
             starts.append([])
         starts[-1].append(PREFIX.sub("", line))
-    errors = next(filter(None, (list(_errors(each)) for each in reversed(starts))), [])
-    causes = [each for each in errors if not is_of_lost_process(each)]
+    errors = next(filter(None, (list(_errors(start)) for start in reversed(starts))), [])
+    causes = [error for error in errors if not is_of_lost_process(error)]
     return next(reversed(causes or errors), "")
 
 
@@ -73,7 +73,7 @@ def _errors(lines: Iterable[str]) -> Iterator[str]:
         elif line.startswith(FATAL):
             fatal, calls = line, []
         elif USAGE.match(line) or (calls and ERROR.match(line) and not line.startswith(OF_TORCHRUN)):
-            yield line + next((each for each in reversed(calls) if each), "")
+            yield line + next((item for item in reversed(calls) if item), "")
             calls = []
 
 

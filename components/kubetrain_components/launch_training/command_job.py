@@ -81,5 +81,5 @@ class CommandJob:
     def _environment(self) -> dict[str, str]:
         places = {"KUBETRAIN_DATA": DATA_PATH, "KUBETRAIN_OUTPUT": f"{OUTPUT_PATH}/{self.run_id}"}
         mounted = {mount.path for mount in self.mounts}
-        present = {name: path for name, path in places.items() if any(path.startswith(each) for each in mounted)}
+        present = {name: path for name, path in places.items() if any(path.startswith(item) for item in mounted)}
         return {**UNBUFFERED, "KUBETRAIN_RUN_ID": self.run_id, **present}

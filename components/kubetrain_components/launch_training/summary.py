@@ -61,7 +61,7 @@ def _without_secrets(value: Any, field: str = "") -> Any:
     if isinstance(value, dict):
         return {name: _without_secrets(each, name) for name, each in value.items()}
     if isinstance(value, list):
-        return [hidden_variable(each) if field == VARIABLES else _without_secrets(each) for each in value]
+        return [hidden_variable(item) if field == VARIABLES else _without_secrets(item) for item in value]
     return value
 
 

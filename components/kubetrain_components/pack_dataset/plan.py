@@ -69,7 +69,7 @@ class Shard:
 
     @property
     def size(self) -> int:
-        return sum(each.packed_size for each in self.samples) + len(END_OF_TAR)
+        return sum(sample.packed_size for sample in self.samples) + len(END_OF_TAR)
 
     @property
     def index(self) -> ShardIndex:
@@ -128,7 +128,7 @@ def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
     _check_target(out, data_dir)
     with read_errors_explained(data_dir):
         classes = list_classes(data_dir)
-        splits = sorted(each.name for each in data_dir.iterdir() if _may_be_split(each))
+        splits = sorted(path.name for path in data_dir.iterdir() if _may_be_split(path))
         folders = {split: _images_of(data_dir, split) for split in splits}
         samples = [_samples_of(split, folder) for split, folder in folders.items()]
     return PackPlan(
@@ -136,7 +136,7 @@ def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
         out=out,
         classes=classes,
         shard_size=shard_size,
-        shards=tuple(shard for each in samples for shard in plan_shards(each, shard_size)),
+        shards=tuple(shard for sample in samples for shard in plan_shards(sample, shard_size)),
         notes=tuple(note for folder in folders.values() for note in folder.notes),
     )
 
@@ -145,8 +145,8 @@ def with_copies(plan: PackPlan, copies: Path) -> PackPlan:
     """Plan the same pack with copies of some images, which have other sizes."""
     plan = replace(plan, copies=copies)
     samples = groupby((sample for shard in plan.shards for sample in shard.samples), key=lambda each: each.split)
-    resized = [[replace(each, size=_size_of(plan.file_of(each))) for each in split] for _, split in samples]
-    return replace(plan, shards=tuple(shard for each in resized for shard in plan_shards(each, plan.shard_size)))
+    resized = [[replace(item, size=_size_of(plan.file_of(item))) for item in split] for _, split in samples]
+    return replace(plan, shards=tuple(shard for item in resized for shard in plan_shards(item, plan.shard_size)))
 
 
 def plan_shards(samples: Iterable[Sample], shard_size: int) -> Iterator[Shard]:

@@ -75,7 +75,7 @@ def smaller_file(content: bytes, shorter_side: int) -> bytes | None:
 
 
 def _resized(image: Image.Image, shorter_side: int) -> Image.Image:
-    width, height = (round(each * shorter_side / min(image.size)) for each in image.size)
+    width, height = (round(item * shorter_side / min(image.size)) for item in image.size)
     image.draft(image.mode, (width, height))
     plain = image if image.mode in ("RGB", "L") else image.convert("RGB")
     return plain.resize((width, height), Image.Resampling.LANCZOS)

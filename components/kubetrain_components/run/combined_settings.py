@@ -95,7 +95,7 @@ def placement_settings(task: Mapping[str, Any]) -> dict[str, Any]:
     spec |= {name: task.get(name) for name in ("tolerations", "volumes")}
     main = {"volumeMounts": task.get("volume_mounts") or [], "resources": {"limits": limits} if limits else {}}
     pod = pod_patch({name: value for name, value in spec.items() if value}, main)
-    env = {each["name"]: each.get("valueFrom") or each.get("value", "") for each in task.get("env") or []}
+    env = {item["name"]: item.get("valueFrom") or item.get("value", "") for item in task.get("env") or []}
     return without_empty({**settings, "env": env, "pod": pod})
 
 

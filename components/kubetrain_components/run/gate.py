@@ -124,7 +124,7 @@ class Gate:
     @property
     def compares(self) -> bool:
         """True if the evaluation also has to measure the latest model."""
-        return any(isinstance(each, NotWorse) for each in self.conditions)
+        return any(isinstance(condition, NotWorse) for condition in self.conditions)
 
     def check(self, metrics: Metrics, latest: Latest | None) -> None:
         """Print what is met.
@@ -135,7 +135,7 @@ class Gate:
         Raises:
             GateNotMet: with each condition that is not met, by how much, and what to do.
         """
-        verdicts = [each.judge(metrics, latest) for each in self.conditions]
+        verdicts = [condition.judge(metrics, latest) for condition in self.conditions]
         for verdict in verdicts:
             if verdict.is_met:
                 print(f"gate: {verdict.says}", flush=True)
@@ -146,8 +146,8 @@ class Gate:
 def _with_remedies(missed: Sequence[Verdict]) -> str:
     """Return what is not met, each once, with a remedy after those that share it."""
     by_remedy: dict[str, dict[str, None]] = {}
-    for each in missed:
-        by_remedy.setdefault(each.remedy, {})[each.says] = None
+    for item in missed:
+        by_remedy.setdefault(item.remedy, {})[item.says] = None
     return "; ".join(f"{'; '.join(said)}: {remedy}" for remedy, said in by_remedy.items())
 
 
@@ -211,12 +211,12 @@ def _check_metrics(conditions: Sequence[Limit | NotWorse]) -> None:
 
     What your own code measures, perhaps an accuracy in percent, is known after its evaluation.
     """
-    for each in conditions:
-        if each.metric not in CLASSIFIER_METRICS:
-            suggestion = did_you_mean(each.metric, CLASSIFIER_METRICS)
-            raise InvalidSetting(f"gate: the evaluation has no metric '{each.metric}': {suggestion}")
-        if isinstance(each, Limit):
-            _check_reachable(each)
+    for condition in conditions:
+        if condition.metric not in CLASSIFIER_METRICS:
+            suggestion = did_you_mean(condition.metric, CLASSIFIER_METRICS)
+            raise InvalidSetting(f"gate: the evaluation has no metric '{condition.metric}': {suggestion}")
+        if isinstance(condition, Limit):
+            _check_reachable(condition)
 
 
 def _check_reachable(limit: Limit) -> None:

@@ -172,7 +172,7 @@ def _before(gap: Span, pods: Sequence[PodTimes]) -> dict[str, float]:
     started = _last_within((scheduled, ended), (pod.started for pod in pods))
     if not started:
         return {QUEUE: scheduled - began, UNKNOWN: ended - scheduled}
-    restarted = _last_within((started, ended), (each for pod in pods for each in pod.restarted)) or started
+    restarted = _last_within((started, ended), (item for pod in pods for item in pod.restarted)) or started
     waits = {QUEUE: scheduled - began, IMAGE: started - scheduled, RESTART: restarted - started}
     return {**waits, START: ended - restarted}
 
@@ -199,7 +199,7 @@ def _last_within(span: Span, moments: Iterable[float]) -> float:
 
     Later ones are those of pods that join late, or restart later.
     """
-    last = max((each for each in moments if each <= span[1]), default=0.0)
+    last = max((moment for moment in moments if moment <= span[1]), default=0.0)
     return max(last, span[0]) if last else 0.0
 
 

@@ -128,7 +128,7 @@ class BoundedCache:
             while self._used + size > self._limit:
                 if self._is_closed:
                     raise KubetrainError("the cache is closed")
-                if oldest := next((each for each in self._entries.values() if each.may_go), None):
+                if oldest := next((entry for entry in self._entries.values() if entry.may_go), None):
                     self._path(oldest.shard).unlink(missing_ok=True)
                     del self._entries[oldest.shard.file_name]
                     self._used -= oldest.shard.size

@@ -94,8 +94,8 @@ class Handler(StreamRequestHandler):
 
 def _counts(caches: Caches) -> dict[str, int]:
     return {
-        "shards_fetched": sum(each.fetched for each in caches.values()),
-        "shard_waits": sum(each.waits for each in caches.values()),
+        "shards_fetched": sum(cache.fetched for cache in caches.values()),
+        "shard_waits": sum(item.waits for item in caches.values()),
     }
 
 

@@ -18,7 +18,7 @@ def check_case_conflicts(plan: SyncPlan, is_one_file: IsOneFile) -> None:
     Raises:
         KubetrainError: if two files or folders would be one on the volume.
     """
-    for folder, name, other in _similar_names(each.key for each in plan.objects):
+    for folder, name, other in _similar_names(item.key for item in plan.objects):
         if is_one_file(name, other):
             raise KubetrainError(
                 f"{folder + name!r} and {folder + other!r} under {plan.dataset_uri} are one file or folder on this "
@@ -54,5 +54,5 @@ def _parts(key: str, last: str) -> Iterator[tuple[int, int]]:
 def _folded(name: str) -> str:
     """Return the same string for all names that some volume takes for one."""
     decomposed = unicodedata.normalize("NFKD", name).upper().casefold()
-    visible = (each for each in decomposed if not unicodedata.category(each).startswith("C"))
+    visible = (item for item in decomposed if not unicodedata.category(item).startswith("C"))
     return unicodedata.normalize("NFKD", "".join(visible)).rstrip(". ")

@@ -36,10 +36,10 @@ class Fetch:
             limit: Number of parallel requests; by default, the number adapts to the store.
         """
         most = limit or MAX_REQUESTS
-        self._large = [partial.large_object(each, PART_BYTES) for each in objects if each.size >= LARGE_BYTES]
-        self.needed_bytes = sum(each.size for each in objects) - sum(each.allocated_bytes for each in self._large)
+        self._large = [partial.large_object(item, PART_BYTES) for item in objects if item.size >= LARGE_BYTES]
+        self.needed_bytes = sum(item.size for item in objects) - sum(item.allocated_bytes for item in self._large)
         """Space on the volume that the download needs."""
-        self._small = (each for each in objects if each.size < LARGE_BYTES)
+        self._small = (item for item in objects if item.size < LARGE_BYTES)
         self._pieces: Iterator[Piece] = iter(())
         self._taking = threading.Lock()
         self._partial = partial
@@ -58,7 +58,7 @@ class Fetch:
     @property
     def bytes(self) -> int:
         """The number of bytes that arrived."""
-        return sum(each.bytes for each in self._downloaders)
+        return sum(downloader.bytes for downloader in self._downloaders)
 
     def arriving(self) -> Generator[list[Fetched], None, None]:
         """Start, and yield the objects that arrived in each interval; close this generator to stop.
@@ -73,7 +73,9 @@ class Fetch:
             while any(thread.is_alive() for thread in self._threads):
                 time.sleep(POLL_SECONDS)
                 self._in_flight.set_stuck(self._count_stuck())
-                self._in_flight.steer(time.monotonic(), sum(each.completed for each in self._downloaders), self.bytes)
+                self._in_flight.steer(
+                    time.monotonic(), sum(downloader.completed for downloader in self._downloaders), self.bytes
+                )
                 yield self._arrived()
             yield self._arrived()
             self._raise_failures()
@@ -128,11 +130,11 @@ class Fetch:
     def _count_stuck(self) -> int:
         """Return the number of workers whose server sends nothing."""
         before = time.monotonic() - STUCK_SECONDS
-        return sum(each.waiting_since < before for each in self._downloaders)
+        return sum(downloader.waiting_since < before for downloader in self._downloaders)
 
     def _arrived(self) -> list[Fetched]:
         arrived = [self._fetched.popleft() for _ in range(len(self._fetched))]
-        self._partial.record_all(each.entry for each in arrived)
+        self._partial.record_all(item.entry for item in arrived)
         return arrived
 
     def _raise_failures(self) -> None:

@@ -94,7 +94,7 @@ class PartialVersion:
     def stored_bytes(self) -> int:
         """Return the bytes on disk of the files and of the parts of large objects."""
         files = (path.lstat() for folder in (self.data, self.large) for path in folder.rglob("*") if path.is_file())
-        return sum(min(each.st_size, each.st_blocks * 512) for each in files)
+        return sum(min(file.st_size, file.st_blocks * 512) for file in files)
 
     def ignores_case(self) -> bool:
         """Return True if the volume ignores the case of names, or the Unicode form of their accents."""

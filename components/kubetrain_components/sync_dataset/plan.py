@@ -68,7 +68,7 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject], folder: Path | N
     objects, problems = Sorted[StoredObject](StoredObject._make, folder), dict[str, str]()
     left = iter(listed)
     while batch := list(islice(left, LINES_PER_HASH_UPDATE)):
-        objects.extend(_usable([each for each in batch if each[1] or not _is_folder(each)], problems))
+        objects.extend(_usable([item for item in batch if item[1] or not _is_folder(item)], problems))
     if not objects and not problems:
         raise KubetrainError(
             f"no objects under {dataset_uri}: check the bucket and the prefix, which must name a folder"
@@ -89,12 +89,12 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject], folder: Path | N
 
 def _usable(objects: Sequence[StoredObject], problems: dict[str, str]) -> Iterable[StoredObject]:
     """Return the objects that can be files, and add the problems of the others by key."""
-    keys = [each.key for each in objects]
+    keys = [item.key for item in objects]
     if not keys or _are_plain(keys):
         return objects
     found = {key: problem for key in keys if (problem := _problem_of(key))}
     problems.update(found)
-    return [each for each in objects if each.key not in found]
+    return [item for item in objects if item.key not in found]
 
 
 class _Survey:
@@ -118,11 +118,11 @@ class _Survey:
                 last = self._add_folder(key)
 
     def _compare(self, key: str, begins: Sequence[str]) -> None:
-        for each in begins:
-            if key == each:
+        for begin in begins:
+            if key == begin:
                 self.conflicts.add(f"{key!r} is listed twice")
-            elif key[len(each)] == "/":
-                self.conflicts.add(f"{each!r} is a file and a folder at once")
+            elif key[len(begin)] == "/":
+                self.conflicts.add(f"{begin!r} is a file and a folder at once")
 
     def _add_folder(self, key: str) -> str:
         folder, slash, _ = key.partition("/")

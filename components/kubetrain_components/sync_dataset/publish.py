@@ -144,10 +144,10 @@ def is_published(staging: Path, plan: SyncPlan) -> bool:
 
 def _first_loss(data: str, objects: Iterable[StoredObject]) -> str | None:
     """Return a sentence about the first file that is not there with its size."""
-    for each in objects:
-        size = file_size(f"{data}/{each.key}")
-        if size != each.size:
-            return f"{each.key} is missing" if size is None else f"{each.key} has {size} bytes, not {each.size}"
+    for item in objects:
+        size = file_size(f"{data}/{item.key}")
+        if size != item.size:
+            return f"{item.key} is missing" if size is None else f"{item.key} has {size} bytes, not {item.size}"
     return None
 
 
@@ -163,7 +163,7 @@ Reuse = Iterator[tuple[StoredObject, Reusable | None]]
 
 def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> Reuse:
     """Yield each object with the newest published version that has it."""
-    found: Reuse = ((each, None) for each in objects)
+    found: Reuse = ((item, None) for item in objects)
     for version in published_versions(staging):
         with _until_gone():
             if version.has_intact_manifest():

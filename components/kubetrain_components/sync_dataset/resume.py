@@ -41,7 +41,7 @@ class IntactFiles:
                     while len(pending) < 2 * threads and (batch := list(islice(left, BATCH))):
                         pending.add(pool.submit(self._intact, batch, str(data)))
                     done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                    intact = [entry for each in done for entry in each.result()]
+                    intact = [entry for item in done for entry in item.result()]
                 if not done and not pending:
                     return
                 yield intact
@@ -50,7 +50,7 @@ class IntactFiles:
             pool.shutdown(cancel_futures=True)
 
     def _intact(self, entries: list[Entry], data: str) -> list[Entry]:
-        return [each for each in entries if self._is_intact(each, data)]
+        return [entry for entry in entries if self._is_intact(entry, data)]
 
     def _is_intact(self, entry: Entry, data: str) -> bool:
         try:

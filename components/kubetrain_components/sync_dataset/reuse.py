@@ -173,5 +173,5 @@ class EtagEvidence:
         )
 
     def _is_any_md5(self, data: Path) -> bool:
-        hashed = (replace(each, checksum=checksum_of(data / each.object.key, "md5")) for each in self._comparable)
+        hashed = (replace(item, checksum=checksum_of(data / item.object.key, "md5")) for item in self._comparable)
         return any(entry.has_md5_etag for entry in hashed)

@@ -36,9 +36,9 @@ class ShardsInStore:
         Raises:
             KubetrainError: if they are not those of `kubetrain pack`, or the cache is too small for them.
         """
-        found = {each.key: each for each in self._store.list()}
-        yield from (each for each in found.values() if not each.key.endswith(SHARD))
-        shards = [stored_shard(self.uri, each, found) for each in described_shards(self._store, found.get(MANIFEST))]
+        found = {item.key: item for item in self._store.list()}
+        yield from (item for item in found.values() if not item.key.endswith(SHARD))
+        shards = [stored_shard(self.uri, shard, found) for shard in described_shards(self._store, found.get(MANIFEST))]
         check_cache(self._cache_bytes, shards)
         self._list_of_shards = stored_shards_json(shards)
         yield StoredObject(STORED_SHARDS, len(self._list_of_shards), self._etag)
@@ -75,7 +75,7 @@ def described_shards(store: ObjectStore, manifest: StoredObject | None) -> Seque
         with contextlib.suppress(ValueError, KeyError, TypeError):
             described = json.loads(content)
             if described["schema"] == SCHEMA:
-                return [{name: each[name] for name in SHARD_FIELDS} for each in described["files"] if "split" in each]
+                return [{name: file[name] for name in SHARD_FIELDS} for file in described["files"] if "split" in file]
     raise KubetrainError(
         f"{store.uri} has no {MANIFEST} of `kubetrain pack`, which data_access=cache needs: pack the dataset"
     )

@@ -100,9 +100,9 @@ def paired(records: Iterable[T], others: Iterable[U]) -> Iterator[tuple[T, U | N
     """Yield each record with the last other one of the same key; both must be sorted."""
     left = iter(others)
     other = next(left, None)
-    for each in records:
-        key, found = each[0], None
+    for record in records:
+        key, found = record[0], None
         while other is not None and other[0] <= key:
             found = other if other[0] == key else None
             other = next(left, None)
-        yield each, found
+        yield record, found

@@ -188,7 +188,7 @@ def _fetch_all(
 
 def _progress(plan: SyncPlan, missing: Objects) -> SyncProgress:
     total, size = len(plan.objects), plan.bytes
-    left = sum(each.size for each in missing)
+    left = sum(item.size for item in missing)
     return SyncProgress(total - len(missing), size - left, total, size, len(plan.unusable))
 
 

@@ -40,8 +40,8 @@ def _files_in(root: Path) -> Iterator[str]:
     while folders:
         folder = folders.pop()
         with os.scandir(root / folder) as found:
-            for each in found:
-                if each.is_dir(follow_symlinks=False):
-                    folders.append(f"{folder}{each.name}/")
+            for item in found:
+                if item.is_dir(follow_symlinks=False):
+                    folders.append(f"{folder}{item.name}/")
                 else:
-                    yield f"{folder}{each.name}"
+                    yield f"{folder}{item.name}"

@@ -50,7 +50,7 @@ def examine_and_show(options: DoctorOptions) -> int:
     with interrupted_by_sigterm(), progress.status("checking the cluster") as status:
         findings = _examine(options, status.update if progress.is_terminal else progress.print)
     if options.as_json:
-        report = {"ok": exit_code(findings) == 0, "findings": [each.to_dict() for each in findings]}
+        report = {"ok": exit_code(findings) == 0, "findings": [finding.to_dict() for finding in findings]}
         print(json.dumps(report, indent=2))
     else:
         show(findings, Console())
@@ -97,7 +97,7 @@ def connected_api(options: DoctorOptions) -> KubernetesApi:
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """Return 0 only if every requested check could be made and found what it needs."""
-    found = {each.status for each in findings}
+    found = {finding.status for finding in findings}
     return MISSING_CODE if Status.MISSING in found else UNKNOWN_CODE if Status.UNKNOWN in found else 0
 
 
@@ -107,24 +107,24 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         table = Table(box=None, pad_edge=False, show_header=False)
         for column in ("", "check", "evidence"):
             table.add_column(column, overflow="fold", no_wrap=column != "evidence")
-        for each in findings:
-            table.add_row(MARKS[each.status], each.check, escape(each.evidence))
+        for item in findings:
+            table.add_row(MARKS[item.status], item.check, escape(item.evidence))
         console.print(table, highlight=False)
     else:
         width = max(len(each.check) for each in findings)
         for each in findings:
             print(f"{each.status:8} {each.check:{width}}  {' '.join(each.evidence.split())}")
-    for each in findings:
-        if each.remedy and each.status in (Status.MISSING, Status.WARNING):
-            console.print(f"\n[bold]{escape(each.check)}[/] ({each.status}):", highlight=False)
-            console.print(each.remedy, markup=False, highlight=False, soft_wrap=True)
+    for finding in findings:
+        if finding.remedy and finding.status in (Status.MISSING, Status.WARNING):
+            console.print(f"\n[bold]{escape(finding.check)}[/] ({finding.status}):", highlight=False)
+            console.print(finding.remedy, markup=False, highlight=False, soft_wrap=True)
     console.print(f"\n{summary(findings)}", markup=False, highlight=False)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(each.status for each in findings)
+    counts = Counter(finding.status for finding in findings)
     parts = [f"{counts[Status.MISSING]} missing" if counts[Status.MISSING] else "nothing is missing"]
     if counts[Status.WARNING]:
         parts.append(f"{counts[Status.WARNING]} warning{'s' if counts[Status.WARNING] > 1 else ''}")
-    parts += [f"{counts[each]} {each}" for each in (Status.UNKNOWN, Status.SKIPPED) if counts[each]]
+    parts += [f"{counts[item]} {item}" for item in (Status.UNKNOWN, Status.SKIPPED) if counts[item]]
     return ", ".join(parts)

@@ -98,9 +98,9 @@ def verify(directory: Path) -> None:
     from kubetrain_pipelines.cli.verify import verify_folder
 
     verified = verify_folder(directory)
-    for each in verified:
+    for item in verified:
         click.echo(
-            "\n".join(f"corrupt  {each.path}: {problem}" for problem in each.problems) or f"intact   {each.path}"
+            "\n".join(f"corrupt  {item.path}: {problem}" for problem in item.problems) or f"intact   {item.path}"
         )
     if any(each.problems for each in verified):
         sys.exit(1)

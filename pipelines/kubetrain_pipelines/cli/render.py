@@ -23,7 +23,7 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
     if brought:
         bring_code.check_scripts(brought, parameters.train_config.entry)
     manifests = as_yaml(planned_manifests(parameters))
-    for line in (*notes, *(f"warning: {each}" for each in _warnings(parameters, brought, manifests))):
+    for line in (*notes, *(f"warning: {warning}" for warning in _warnings(parameters, brought, manifests))):
         comment(line)
     if parameters.launcher == Launcher.AUTO:
         print(NOTE_ON_AUTO)

@@ -89,8 +89,8 @@ def _list_and_show(api: KfpApi) -> None:
     found = list_schedules(api)
     if not found:
         print("no schedules: create one with `kubetrain schedule PIPELINE --cron …`")
-    for each in found:
-        schedule, note = each.message, f"  ({each.note})" if each.note else ""
+    for item in found:
+        schedule, note = item.message, f"  ({item.note})" if item.note else ""
         state = "enabled" if is_enabled(schedule) else "paused"
         name = f"{schedule['recurring_run_id']}  {schedule['display_name']}"
         print(f"{name}  {describe_trigger(schedule)}  {state}{note}")

@@ -198,7 +198,7 @@ def _code_here(options: TrainOptions, code: PackedCode | None) -> Iterator[None]
 
 def _declared(options: TrainOptions) -> list[Parameter]:
     names = ("train_config", "placement") if options.cluster else ("train_config",)
-    return [each for each in PARAMETERS if each.name in names] + (STORE if options.cluster else [])
+    return [parameter for parameter in PARAMETERS if parameter.name in names] + (STORE if options.cluster else [])
 
 
 def run_id_of(options: TrainOptions) -> str:

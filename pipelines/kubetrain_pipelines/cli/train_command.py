@@ -55,7 +55,7 @@ def command_job_of(options: TrainOptions) -> CommandJob:
     check_one_of(Launcher, "--launcher", options.launcher)
     if options.run_id:
         check_run_id("--run-id", options.run_id)
-    declared = [each for each in PARAMETERS if each.name == "placement"]
+    declared = [parameter for parameter in PARAMETERS if parameter.name == "placement"]
     check_settings(declared, options.pairs, options.params, cluster=options.cluster)
     dataset = dataset_on_pvc(options)
     return CommandJob(

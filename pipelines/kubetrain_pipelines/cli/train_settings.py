@@ -17,9 +17,9 @@ from kubetrain_pipelines.requests.parse_parameters import OBJECTS, read_paramete
 from kubetrain_trainer.errors import InvalidSetting
 
 STORE = [
-    replace(each, default="") if each.is_required else each
-    for each in PARAMETERS
-    if each.name in ("model_uri", "s3_endpoint", "s3_secret")
+    replace(parameter, default="") if parameter.is_required else parameter
+    for parameter in PARAMETERS
+    if parameter.name in ("model_uri", "s3_endpoint", "s3_secret")
 ]
 """The parameters of the store that brings code, which nothing else of one job uses."""
 
@@ -36,7 +36,7 @@ AS_OPTIONS = {
     "max_restarts": "--max-restarts",
 }
 OF_JOBS = {Placement.PARAMETER, *Placement.names()}
-OF_RUNS = {each.name for each in PARAMETERS} | {*Storage.names()}
+OF_RUNS = {parameter.name for parameter in PARAMETERS} | {*Storage.names()}
 
 
 def check_settings(declared: Iterable[Parameter], pairs: Iterable[str], file: Path | None, *, cluster: bool) -> None:
@@ -45,7 +45,7 @@ def check_settings(declared: Iterable[Parameter], pairs: Iterable[str], file: Pa
         InvalidSetting: if a setting is an option here, or applies only to a cluster or to runs of a pipeline.
     """
     in_file = read_parameters(file) if file else {}
-    accepted = {name for each in declared for name in (each.name, *_settings_in(each))}
+    accepted = {name for item in declared for name in (item.name, *_settings_in(item))}
     for name in [*in_file, *(pair.partition("=")[0] for pair in pairs)]:
         if name in accepted:
             continue
@@ -69,7 +69,7 @@ def fetching_code(training: TrainingJob, settings: Mapping[str, Any]) -> Trainin
     Raises:
         InvalidSetting: if they could not.
     """
-    store = {each.name: settings.get(each.name, each.default) for each in STORE}
+    store = {item.name: settings.get(item.name, item.default) for item in STORE}
     if not training.config.code:
         _check_unused(settings)
         return training
@@ -88,5 +88,5 @@ def fetching_code(training: TrainingJob, settings: Mapping[str, Any]) -> Trainin
 
 
 def _check_unused(settings: Mapping[str, Any]) -> None:
-    for name in (each.name for each in STORE if each.name in settings):
+    for name in (item.name for item in STORE if item.name in settings):
         raise InvalidSetting(f"{name} has no effect on one job, except for its code: add --code, or leave it out")

@@ -30,10 +30,10 @@ def report(translation: Translation, output: Path | None) -> Iterator[str]:
     yield f"{translation.source} becomes {becomes}"
     if translation.unmapped:
         yield "\nFields without a counterpart:"
-    for each in translation.unmapped:
-        yield f"  {each.path}{' = ' if each.value else ''}{each.value}"
-        if each.instead:
-            yield f"      {each.instead}"
+    for item in translation.unmapped:
+        yield f"  {item.path}{' = ' if item.value else ''}{item.value}"
+        if item.instead:
+            yield f"      {item.instead}"
     if translation.notes:
         yield "\nCheck:"
     yield from (f"  {note}" for note in translation.notes)

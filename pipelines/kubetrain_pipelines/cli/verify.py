@@ -40,7 +40,7 @@ def verify_folder(folder: Path) -> list[Verified]:
         raise KubetrainError(f"cannot read {error.filename} {describe_os_error(error)}") from error
     verified = [Verified(path, _problems_or_error(path)) for path in described]
     # A running training removes old checkpoints.
-    verified = [each for each in verified if each.path.exists()]
+    verified = [item for item in verified if item.path.exists()]
     if not verified:
         raise KubetrainError(
             f"nothing complete in {folder}: neither the folder nor its subfolders contain a {DATASET_MANIFEST} or "

@@ -124,7 +124,7 @@ def write_compiled(folder: Path, output_format: OutputFormat) -> list[str]:
     return [
         *(f"wrote {path}" for path in changed),
         *_extra_files(folder, compiled),
-        *(f"warning: {each}" for each in warnings),
+        *(f"warning: {warning}" for warning in warnings),
     ]
 
 

@@ -51,7 +51,7 @@ def describe(setting: "Field[Any]") -> str:
 
 def _from_setting(kind: type[Settings], name: str, pipelines: tuple[str, ...] = TRAINING) -> Parameter:
     """Return the parameter for a setting that many runs change, so that they need no JSON object."""
-    setting = next(each for each in fields(kind) if each.name == name)
+    setting = next(field for field in fields(kind) if field.name == name)
     meaning = describe(setting)
     return Parameter(name, setting.type, setting.default, f"{meaning[0].upper()}{meaning[1:]}.", pipelines=pipelines)
 
@@ -179,24 +179,24 @@ def function_path(pipeline: str) -> str:
 
 
 def parameters_of(pipeline: str) -> list[Parameter]:
-    return [each for each in PARAMETERS if pipeline in each.pipelines]
+    return [parameter for parameter in PARAMETERS if pipeline in parameter.pipelines]
 
 
 def with_defaults(parameters: Iterable[Parameter], defaults: Mapping[str, Any]) -> list[Parameter]:
     """Return the parameters, some of them with other defaults."""
-    return [replace(each, default=defaults.get(each.name, each.default)) for each in parameters]
+    return [replace(parameter, default=defaults.get(parameter.name, parameter.default)) for parameter in parameters]
 
 
 def signature_of(parameters: Iterable[Parameter]) -> inspect.Signature:
     return inspect.Signature(
         [
             inspect.Parameter(
-                each.name,
+                parameter.name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=each.default,
-                annotation=get_origin(each.type) or each.type,
+                default=parameter.default,
+                annotation=get_origin(parameter.type) or parameter.type,
             )
-            for each in parameters
+            for parameter in parameters
         ]
     )
 
@@ -213,7 +213,7 @@ def with_parameters(pipeline: str) -> Callable[[Function], Function]:
 
         declared: Any = pipeline_function
         declared.__signature__ = signature.replace(return_annotation=inspect.signature(function).return_annotation)
-        arguments = "\n".join(f"    {each.name}: {each.description}" for each in parameters)
+        arguments = "\n".join(f"    {parameter.name}: {parameter.description}" for parameter in parameters)
         declared.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{arguments}\n"
         return pipeline_function  # type: ignore[return-value]
 

@@ -44,7 +44,7 @@ def project(folder: Path | None = None) -> Project:
         if not isinstance(image, str):
             raise InvalidSetting(f"{path}: the image {name} must be a string, not {image!r}")
     pipelines, secrets = (_strings(path, table, name) for name in ("pipelines", "image_pull_secrets"))
-    if not all(all(each.partition(":")) for each in pipelines):
+    if not all(all(pipeline.partition(":")) for pipeline in pipelines):
         raise InvalidSetting(
             f'{path}: pipelines must be a list like ["package.module:function"], not {list(pipelines)}'
         )
@@ -68,7 +68,7 @@ def _table(path: Path) -> Mapping[str, Any]:
 
 def _strings(path: Path, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = table.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidSetting(f"{path}: {name} must be a list of strings, not {value!r}")
     return tuple(value)
 

@@ -38,8 +38,8 @@ def _pipelines() -> Iterator[str]:
     yield from ("## Parameters of the pipelines", "", PIPELINES_HEAD, "")
     for pipeline in PIPELINES:
         yield from (f"### {pipeline}", "", "| parameter | default | meaning |", "| --- | --- | --- |")
-        for each in parameters_of(pipeline):
-            yield _row(each.name, "required" if each.is_required else _code(each.default), each.description)
+        for item in parameters_of(pipeline):
+            yield _row(item.name, "required" if item.is_required else _code(item.default), item.description)
         yield ""
 
 

@@ -69,7 +69,7 @@ def hidden(path: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: hidden(f"{path}.{name}", each) for name, each in value.items() if name not in REPEATED}
     if isinstance(value, list) and path.rpartition(".")[2] == VARIABLES:
-        return [hidden_variable(each) for each in value]
-    if isinstance(value, list | tuple) and not all(isinstance(each, str) for each in value):
-        return [hidden(path, each) for each in value]
+        return [hidden_variable(item) for item in value]
+    if isinstance(value, list | tuple) and not all(isinstance(item, str) for item in value):
+        return [hidden(path, item) for item in value]
     return without_secrets(path, list(value) if isinstance(value, tuple) else value)

@@ -62,7 +62,7 @@ def ranked(matches: Iterable[Match], culprits: Sequence[str]) -> list[Cause]:
     for match in matches:
         found.setdefault(match.rule.name, []).append(match)
     current = {name for name, each in found.items() if not all(match.is_overcome for match in each)}
-    causes = [_cause(each, current, culprits) for each in found.values() if each[0].rule.needs in ("", *found)]
+    causes = [_cause(item, current, culprits) for item in found.values() if item[0].rule.needs in ("", *found)]
     is_proven = any(cause.certainty is Certainty.CAUSE for cause in causes)
     hidden = {Certainty.FACT, *([Certainty.UNKNOWN] if is_proven else [])}
     shown = [_in_own_words(cause) for cause in causes if cause.certainty not in hidden]
@@ -82,7 +82,7 @@ def _without_explained_errors(matches: Sequence[Match]) -> list[Match]:
     """Leave out unknown errors that come after a proven cause, or the loss of another process, in the same log."""
     known = [match for match in matches if match.rule.certainty in (Certainty.CAUSE, Certainty.EFFECT)]
     begins = {match.source: match.line for match in sorted(known, key=lambda match: -match.line)}
-    return [each for each in matches if each.rule is not FIRST_ERROR or each.line < begins.get(each.source, math.inf)]
+    return [item for item in matches if item.rule is not FIRST_ERROR or item.line < begins.get(item.source, math.inf)]
 
 
 def _cause(matches: Sequence[Match], found: set[str], culprits: Sequence[str]) -> Cause:

@@ -47,7 +47,7 @@ class ClusterReader:
     def _read_job(self, job: ClusterJob) -> None:
         self._case.add_job(job.name, job.state)
         nodes = [*self._nodes(job.pods)]
-        self._case.statements += [each for node in nodes for each in _node_statements(node)]
+        self._case.statements += [statement for node in nodes for statement in _node_statements(node)]
         read = {"job": job.manifest, "pods": job.pods, "events": job.events, "nodes": nodes}
         self._case.documents |= {f"{job.name}/{part}.json": content for part, content in read.items()}
         for pod in job.pods:

@@ -134,7 +134,7 @@ RULES = (
         texts=(
             " MemoryError",
             "MemoryError: ",
-            *(each for each in patterns_of("out-of-memory") if not each.endswith("MemoryError")),
+            *(item for item in patterns_of("out-of-memory") if not item.endswith("MemoryError")),
             said("out-of-memory"),
         ),
         explanation="An allocation failed in a process.",

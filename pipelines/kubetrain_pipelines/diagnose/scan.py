@@ -70,7 +70,7 @@ def _grams(text: bytes) -> Sequence[bytes]:
 
 
 def _ordinary_bytes(gram: bytes) -> int:
-    return sum(each in b" abcdefghijklmnopqrstuvwxyz" for each in gram)
+    return sum(item in b" abcdefghijklmnopqrstuvwxyz" for item in gram)
 
 
 def _numbers(block: bytes) -> Numbers:
@@ -183,11 +183,11 @@ class LogScan:
 
 def _lines_in_question(block: bytes, lines_before: int) -> Lines:
     raised = [*raised_in(block)]
-    places = [np.array([each.place for each in raised if each.is_ignored == ignored], int) for ignored in (False, True)]
+    places = [np.array([item.place for item in raised if item.is_ignored == ignored], int) for ignored in (False, True)]
     content = np.frombuffer(block, np.uint8)
     newlines = content == LINE_END[0]
     ends = np.flatnonzero(newlines | (content == CARRIAGE_RETURN[0]))
-    errors, ignored = (np.searchsorted(ends, each) for each in places)
+    errors, ignored = (np.searchsorted(ends, place) for place in places)
     chosen = np.union1d(np.searchsorted(ends, _prefilter().places(block)), errors)
     chosen = np.setdiff1d(chosen, ignored)
     first, last = np.append(0, ends + 1)[chosen], np.append(ends, len(block))[chosen]
@@ -205,7 +205,7 @@ def _prefilter() -> Prefilter:
 
 def _printable(line: bytes) -> str:
     """Return the line as text without characters that would control the terminal."""
-    return "".join(each if each.isprintable() else " " for each in line.decode(errors="replace")).strip()
+    return "".join(item if item.isprintable() else " " for item in line.decode(errors="replace")).strip()
 
 
 def _group(rule: Rule, line: bytes) -> bytes:

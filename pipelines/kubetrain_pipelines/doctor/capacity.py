@@ -22,7 +22,7 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     Args:
         can_grow: True if the cluster adds nodes for pending pods.
     """
-    pods, count = training[-1], sum(each.count for each in training)  # they differ only in their role
+    pods, count = training[-1], sum(item.count for item in training)  # they differ only in their role
     requests = pods.resources()
     usable = [node for node in nodes if admits(node, pods.spec)]
     at_once = len(training) if pods.spec.get("hostNetwork") else None  # pods of a role use the same port of the node
@@ -57,13 +57,15 @@ def admits(node: Manifest, spec: Manifest) -> bool:
         return False
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
-    taints = [each for each in of_node.get("taints") or [] if each["effect"] in REPELLING_EFFECTS]
-    return all(any(_tolerates(each, taint) for each in spec.get("tolerations") or []) for taint in taints)
+    taints = [item for item in of_node.get("taints") or [] if item["effect"] in REPELLING_EFFECTS]
+    return all(any(_tolerates(toleration, taint) for toleration in spec.get("tolerations") or []) for taint in taints)
 
 
 def _unjudged_rules(spec: Manifest) -> list[str]:
     spread = [
-        each for each in spec.get("topologySpreadConstraints") or [] if each["whenUnsatisfiable"] != "ScheduleAnyway"
+        constraint
+        for constraint in spec.get("topologySpreadConstraints") or []
+        if constraint["whenUnsatisfiable"] != "ScheduleAnyway"
     ]
     rules = {"topologySpreadConstraints": spread, "resourceClaims": spec.get("resourceClaims")}
     return [name for name, values in rules.items() if values]
@@ -87,7 +89,7 @@ class Shortage:
     """True if the quota counts only some pods, perhaps none of this run."""
 
     def __str__(self) -> str:
-        hard, used, wanted = (_formatted(self.name, each) for each in (self.hard, self.used, self.wanted))
+        hard, used, wanted = (_formatted(self.name, item) for item in (self.hard, self.used, self.wanted))
         scoped = " in its scopes" if self.has_scopes else ""
         return f"{self.quota} allows {hard} {self.name}{scoped}, of which {used} is used, but the run needs {wanted}"
 
@@ -102,15 +104,15 @@ def judge_quota(quotas: Sequence[Manifest], needs: Needs, new_claims: Sequence[M
         new_claims: The PVCs that the run has to create.
     """
     wanted = needs.peak() | _storage(new_claims)
-    short = [each for quota in quotas for each in _shortages(quota, wanted)]
+    short = [shortage for quota in quotas for shortage in _shortages(quota, wanted)]
     if not short:
         return ok(f"room for the run ({len(quotas)} in this namespace)" if quotas else "none in this namespace")
     evidence, remedy = "; ".join(map(str, short)), "\n".join(_commands_to_raise(short, namespace))
-    if all(each.has_scopes for each in short):
+    if all(item.has_scopes for item in short):
         unchecked = "it was not checked whether the scopes include the run's pods"
         return warning(f"{evidence}; {unchecked}", f"if they do, wait until other jobs have ended, or\n{remedy}")
-    short = [each for each in short if not each.has_scopes]
-    if any(each.is_permanent for each in short):
+    short = [item for item in short if not item.has_scopes]
+    if any(item.is_permanent for item in short):
         return missing(evidence, f"{remedy}\nor request less with workers, cpu, memory, gpus")
     return warning(evidence, f"wait until other jobs have ended, or\n{remedy}")
 
@@ -136,12 +138,12 @@ def _shortages(quota: Manifest, wanted: Mapping[str, Decimal]) -> Iterator[Short
 
 def _scopes(spec: Mapping[str, Any]) -> list[str]:
     selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or []
-    return [*(spec.get("scopes") or []), *(each["scopeName"] for each in selected)]
+    return [*(spec.get("scopes") or []), *(item["scopeName"] for item in selected)]
 
 
 def _commands_to_raise(short: Sequence[Shortage], namespace: str) -> Iterator[str]:
-    for quota in dict.fromkeys(each.quota for each in short):
-        hard = {each.name: _formatted(each.name, each.used + each.wanted) for each in short if each.quota == quota}
+    for quota in dict.fromkeys(item.quota for item in short):
+        hard = {item.name: _formatted(item.name, item.used + item.wanted) for item in short if item.quota == quota}
         patch = json.dumps({"spec": {"hard": hard}})
         yield f"kubectl -n {namespace} patch resourcequota {quota} --type=merge -p '{patch}'"
 
@@ -228,8 +230,8 @@ def unjudged_affinity(spec: Manifest) -> list[str]:
 
 def _matches_term(metadata: Manifest, term: Mapping[str, Any]) -> bool:
     labels, fields = metadata.get("labels") or {}, {"metadata.name": metadata.get("name", "")}
-    rules = [(each, labels) for each in term.get("matchExpressions") or []]
-    rules += [(each, fields) for each in term.get("matchFields") or []]
+    rules = [(expression, labels) for expression in term.get("matchExpressions") or []]
+    rules += [(field, fields) for field in term.get("matchFields") or []]
     return bool(rules) and all(_holds(rule, values) for rule, values in rules)  # an empty term matches no node
 
 

@@ -54,14 +54,14 @@ class Cluster:
     def groups(self) -> dict[str, str]:
         """The API groups of the cluster, with their preferred versions."""
         found = self.api.get("/apis") or {}
-        return {each["name"]: each["preferredVersion"]["version"] for each in found.get("groups", [])}
+        return {group["name"]: group["preferredVersion"]["version"] for group in found.get("groups", [])}
 
     def launchers(self, framework: str) -> list[Launcher]:
         """Return the launchers whose kind of job the cluster has. Every cluster has batch Jobs."""
         return [
-            each
-            for each in LAUNCHERS
-            if each is Launcher.JOB or is_served(self.api, each.kind(framework).traits.resource)
+            launcher
+            for launcher in LAUNCHERS
+            if launcher is Launcher.JOB or is_served(self.api, launcher.kind(framework).traits.resource)
         ]
 
     @cached_property
@@ -102,7 +102,7 @@ class Cluster:
         path = "/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline"
         deployment = self.if_allowed(lambda: self.get(path)) or {"spec": {"template": {"spec": {"containers": []}}}}
         containers = deployment["spec"]["template"]["spec"]["containers"]
-        env = {each["name"]: each.get("value", "") for container in containers for each in container.get("env") or []}
+        env = {item["name"]: item.get("value", "") for container in containers for item in container.get("env") or []}
         items = [{"key": env.get("CABUNDLE_KEY_NAME") or "ca.crt", "path": "ca.crt"}]
         if secret := env.get("CABUNDLE_SECRET_NAME"):
             return {"secret": {"secretName": secret, "items": items}}

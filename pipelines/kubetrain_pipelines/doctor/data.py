@@ -19,7 +19,7 @@ def judge_storage_class(wanted: str, classes: Sequence[Manifest], *, is_needed: 
         wanted: The name of the class; empty for the cluster's default.
         is_needed: True if a PVC has to be created.
     """
-    names = [each["metadata"]["name"] for each in classes]
+    names = [item["metadata"]["name"] for item in classes]
     found = class_named(wanted, classes)
     if found is not None:
         binding = "when a pod uses it" if found.get("volumeBindingMode") == "WaitForFirstConsumer" else "immediately"
@@ -37,10 +37,10 @@ def judge_storage_class(wanted: str, classes: Sequence[Manifest], *, is_needed: 
 
 def class_named(wanted: str, classes: Sequence[Manifest]) -> Manifest | None:
     """Return the class with this name; if it is empty, the default class."""
-    for each in classes:
-        is_default = (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
-        if each["metadata"]["name"] == wanted or (not wanted and is_default):
-            return each
+    for item in classes:
+        is_default = (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        if item["metadata"]["name"] == wanted or (not wanted and is_default):
+            return item
     return None
 
 

@@ -23,7 +23,7 @@ def role_of(file: str) -> Manifest:
     """Return the role in a file of deploy/rbac."""
     documents = yaml.safe_load_all((deploy_folder() / "rbac" / file).read_text())
     role: Manifest
-    (role,) = [each for each in documents if each and each["kind"] in ("Role", "ClusterRole")]
+    (role,) = [document for document in documents if document and document["kind"] in ("Role", "ClusterRole")]
     return role
 
 

@@ -91,7 +91,7 @@ class Examination:
             yield self._run_check(check, find)
         from_pods = list(self._pod_findings())
         yield from from_pods
-        s3 = next((each.status for each in from_pods if each.check == "S3 dataset"), Status.SKIPPED)
+        s3 = next((pod.status for pod in from_pods if pod.check == "S3 dataset"), Status.SKIPPED)
         of_steps = {name: NeededSecret(pulls_images=True) for name in images.PULL_SECRETS}
         for name, needed in {**self.needs.secrets, **of_steps}.items():
             yield self._run_check(f"secret {name}", partial(self._secret, name, needed, s3))
@@ -231,7 +231,7 @@ class Examination:
             queue,
             self.cluster.namespace,
             self.cluster.get_in_namespace(group, "localqueues", queue) if version else None,
-            [each["metadata"]["name"] for each in cluster_queues or []],
+            [item["metadata"]["name"] for item in cluster_queues or []],
             version,
             settings,
             queues.framework_of(self.launcher.kind(self.parameters.framework)),
@@ -277,7 +277,7 @@ class Examination:
             planned = plan_exposure(*self._requested_exposure).manifests()
         except CannotExpose:
             return []
-        return [each for each in planned if each["kind"] == "PersistentVolumeClaim"]
+        return [item for item in planned if item["kind"] == "PersistentVolumeClaim"]
 
     def _secret(self, name: str, needed: NeededSecret, s3: Status) -> Finding:
         found = self.cluster.get_in_namespace("v1", "secrets", name)
@@ -316,4 +316,4 @@ class Examination:
         return tests
 
     def _new_claims(self) -> list[Manifest]:
-        return [each for each in self.needs.claims if self.cluster.claim(each["metadata"]["name"]) is None]
+        return [claim for claim in self.needs.claims if self.cluster.claim(claim["metadata"]["name"]) is None]

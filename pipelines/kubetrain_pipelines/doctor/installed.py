@@ -67,7 +67,7 @@ def gang_scheduler(operator: Manifest) -> str:
 
 def template_config_map(operator: Manifest) -> str:
     """Return the name of the ConfigMap that is mounted for the template, or an empty string."""
-    volumes = {each["name"]: each for each in operator["spec"]["template"]["spec"].get("volumes") or []}
+    volumes = {volume["name"]: volume for volume in operator["spec"]["template"]["spec"].get("volumes") or []}
     for mount in container_of(operator).get("volumeMounts") or []:
         if mount["mountPath"].rstrip("/") == TEMPLATE_FOLDER:
             return str((volumes.get(mount["name"], {}).get("configMap") or {}).get("name", ""))
@@ -102,12 +102,12 @@ def passes_restricted(template: str) -> bool:
     """Return True if the containers set what Pod Security restricted requires. The pod sets runAsNonRoot."""
     try:
         containers = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", template))
-        security = [each.get("securityContext") or {} for each in containers]
+        security = [container.get("securityContext") or {} for container in containers]
     except (yaml.YAMLError, AttributeError, TypeError):
         return False
     return bool(security) and all(
-        each.get("allowPrivilegeEscalation") is False and "ALL" in ((each.get("capabilities") or {}).get("drop") or [])
-        for each in security
+        item.get("allowPrivilegeEscalation") is False and "ALL" in ((item.get("capabilities") or {}).get("drop") or [])
+        for item in security
     )
 
 

@@ -31,7 +31,7 @@ NEW_FIELD = "runtimePatches"
 
 def taken(wanted: Launcher, served: Collection[Launcher]) -> Launcher:
     """Return the launcher of a new run, as far as it is known what the cluster has."""
-    first = next((each for each in LAUNCHERS if each in served), Launcher.TRAINING_OPERATOR)
+    first = next((launcher for launcher in LAUNCHERS if launcher in served), Launcher.TRAINING_OPERATOR)
     return first if wanted is Launcher.AUTO else wanted
 
 
@@ -44,7 +44,7 @@ def judge_launcher(wanted: Launcher, served: Collection[Launcher], framework: st
     launcher = taken(wanted, served)
     kind = launcher.kind(framework)
     if launcher not in served:
-        others = ", ".join(each for each in LAUNCHERS if each in served)
+        others = ", ".join(item for item in LAUNCHERS if item in served)
         return missing(
             f"launcher is {launcher}, but the cluster has no {kind}",
             f"{INSTALL[launcher]}\nor --set launcher=auto, which takes the first of: {others}",
@@ -58,7 +58,7 @@ def judge_launcher(wanted: Launcher, served: Collection[Launcher], framework: st
 
 
 def _why(launcher: Launcher, framework: str) -> str:
-    lacking = [f"no {each.kind(framework)}" for each in LAUNCHERS[: LAUNCHERS.index(launcher)]]
+    lacking = [f"no {item.kind(framework)}" for item in LAUNCHERS[: LAUNCHERS.index(launcher)]]
     has = [] if launcher is Launcher.JOB else [str(launcher.kind(framework))]
     return f"the cluster has {' and '.join([*has, *lacking])}"
 
@@ -97,6 +97,6 @@ def judge_trainer(trainer: Manifest | None, fields: Collection[str] | None, grou
 def spec_fields(description: Mapping[str, Any] | None, kind: str) -> frozenset[str] | None:
     """Return the fields of a kind's spec in an OpenAPI description of its API group; None if it has none."""
     for schema in ((description or {}).get("components") or {}).get("schemas", {}).values():
-        if any(each.get("kind") == kind for each in schema.get("x-kubernetes-group-version-kind") or []):
+        if any(item.get("kind") == kind for item in schema.get("x-kubernetes-group-version-kind") or []):
             return frozenset(((schema.get("properties") or {}).get("spec") or {}).get("properties") or ()) or None
     return None

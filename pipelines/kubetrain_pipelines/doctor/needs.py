@@ -70,11 +70,11 @@ class Needs:
     @classmethod
     def of(cls, manifests: Iterable[Manifest]) -> "Needs":
         manifests = list(manifests)
-        pods = tuple(each for manifest in manifests for each in _pods_of(manifest, manifests))
+        pods = tuple(item for manifest in manifests for item in _pods_of(manifest, manifests))
         return cls(
-            claims=tuple(each for each in manifests if each["kind"] == "PersistentVolumeClaim"),
+            claims=tuple(manifest for manifest in manifests if manifest["kind"] == "PersistentVolumeClaim"),
             pods=pods,
-            kind=next(JobKind(each["kind"]) for each in manifests if _stage_of(each) == TRAIN.name),
+            kind=next(JobKind(manifest["kind"]) for manifest in manifests if _stage_of(manifest) == TRAIN.name),
             secrets=_secrets_of(pods),
         )
 
@@ -134,7 +134,9 @@ def _pods_of(manifest: Manifest, manifests: Iterable[Manifest]) -> list[Pods]:
 def _template(train_job: Manifest, manifests: Iterable[Manifest]) -> Manifest:
     """Return the template of a TrainJob's pods, which its runtime has."""
     name = train_job["spec"]["runtimeRef"]["name"]
-    runtime = next(each for each in manifests if each["metadata"]["name"] == name and "mlPolicy" in each["spec"])
+    runtime = next(
+        manifest for manifest in manifests if manifest["metadata"]["name"] == name and "mlPolicy" in manifest["spec"]
+    )
     (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     template: Manifest = nodes["template"]["spec"]["template"]
     return template
@@ -142,7 +144,7 @@ def _template(train_job: Manifest, manifests: Iterable[Manifest]) -> Manifest:
 
 def _secrets_of(pods: Iterable[Pods]) -> dict[str, NeededSecret]:
     found: dict[str, NeededSecret] = {}
-    for spec in (each.spec for each in pods):
+    for spec in (pod.spec for pod in pods):
         for name, needed in _named_secrets(spec):
             known = found.get(name, needed)
             found[name] = NeededSecret(
@@ -159,9 +161,9 @@ def _named_secrets(spec: Manifest) -> Iterable[tuple[str, NeededSecret]]:
         for each in container.get("env") or []:
             if source := (each.get("valueFrom") or {}).get("secretKeyRef"):
                 yield source["name"], NeededSecret(frozenset({source.get("key", "")}), source.get("optional", False))
-    for each in spec.get("volumes") or []:
-        if source := each.get("secret"):
+    for volume in spec.get("volumes") or []:
+        if source := volume.get("secret"):
             keys = frozenset(item["key"] for item in source.get("items") or [])
             yield source["secretName"], NeededSecret(keys, source.get("optional", False))
-    for each in spec.get("imagePullSecrets") or []:
-        yield each["name"], NeededSecret(pulls_images=True)
+    for secret in spec.get("imagePullSecrets") or []:
+        yield secret["name"], NeededSecret(pulls_images=True)

@@ -60,7 +60,7 @@ def dataset(uri: str, endpoint: str, access: str, data: str) -> str:
     if first is None:
         raise RuntimeError(f"{uri} contains no objects")
     # Listing and reading are separate permissions. An empty object, such as that of a folder, has no byte to read.
-    some = first if first.size else next((each for each in objects if each.size), first)
+    some = first if first.size else next((item for item in objects if item.size), first)
     store.read(some.key, some.etag, 0, 1 if some.size else None).read()
     if data == "image_folder" and are_too_many(objects):
         return f"{WARNING}{uri} has so many objects that listing their names takes memory in every loading process"

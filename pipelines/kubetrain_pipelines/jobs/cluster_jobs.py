@@ -111,7 +111,7 @@ class ClusterJobs:
             state = replace(state, troubles=())
             return ClusterJob(kind=kind, manifest=job, pods=[], events=[], state=state)
         needs_events = self._all_events or not (state.is_over or state.is_under_way)
-        events = [each for each in self._list("events") or [] if _concerns(each, name)] if needs_events else []
+        events = [item for item in self._list("events") or [] if _concerns(item, name)] if needs_events else []
         state = job_state(kind, job, pods, events, self._queues(job)) if needs_events else state
         return ClusterJob(kind=kind, manifest=job, pods=pods, events=events, state=state)
 

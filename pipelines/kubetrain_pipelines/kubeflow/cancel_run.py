@@ -43,7 +43,7 @@ def _unfinished_run(api: KfpApi, wanted: str) -> str:
     if RUN_ID.fullmatch(wanted):
         return wanted
     named = [*runs_named(api, wanted)]
-    unfinished = [each["run_id"] for each in named if not RunState.of(each).is_final]
+    unfinished = [item["run_id"] for item in named if not RunState.of(item).is_final]
     if len(unfinished) > 1:
         raise KfpError(f"several runs named '{wanted}' have not ended: give the ID of one ({', '.join(unfinished)})")
     return str((unfinished or [named[0]["run_id"]])[0])

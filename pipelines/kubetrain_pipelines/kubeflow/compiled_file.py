@@ -113,7 +113,7 @@ def stage_titles(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _missing(pipeline: str, path: Path) -> str:
-    names = [each.stem.replace("_", "-") for each in sorted(FOLDER.glob("*.yaml"))]
+    names = [item.stem.replace("_", "-") for item in sorted(FOLDER.glob("*.yaml"))]
     if path.parent != FOLDER or not names:
         return f"{path} does not exist: pass a compiled pipeline, or create ./compiled with `kubetrain compile`"
     return f"{path} does not exist: {did_you_mean(pipeline, names)}"

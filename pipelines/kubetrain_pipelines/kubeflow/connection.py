@@ -75,7 +75,7 @@ class Connection:
     def without_secrets(self, text: str) -> str:
         """Mask the credentials, which some gateways echo. A value as short as a preference is not one."""
         values = [part.partition("=")[2] for part in self._cookie().split(";")]
-        for secret in filter(None, (self._token(), *(each for each in values if len(each) >= SHORTEST_SECRET))):
+        for secret in filter(None, (self._token(), *(value for value in values if len(value) >= SHORTEST_SECRET))):
             text = text.replace(secret, "***")
         return text
 

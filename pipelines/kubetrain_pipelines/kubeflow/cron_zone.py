@@ -31,7 +31,7 @@ def _read_zone(api: KubernetesApi) -> str:
     if deployment is None:
         raise UnknownZone(f"the cluster of your KUBECONFIG has none in namespace {api.namespace}")
     containers = deployment["spec"]["template"]["spec"]["containers"]
-    variables = [each for container in containers for each in container.get("env") or [] if each["name"] == VARIABLE]
+    variables = [item for container in containers for item in container.get("env") or [] if item["name"] == VARIABLE]
     zone = _value(api, variables[-1]) if variables else ""
     return LOCAL if zone in ("", "Local") else zone
 

@@ -35,7 +35,7 @@ def workflows_of(api: KfpApi, run: Run) -> list[Manifest]:
 
 def were_canceled(workflows: Iterable[Manifest]) -> bool:
     """Return True if Kubeflow Pipelines terminated the run, and it was not retried since."""
-    return any(each.get("spec", {}).get("activeDeadlineSeconds") == 0 for each in workflows)
+    return any(workflow.get("spec", {}).get("activeDeadlineSeconds") == 0 for workflow in workflows)
 
 
 def causes_of(api: KfpApi, run: Run, workflows: Sequence[Manifest]) -> list[str]:

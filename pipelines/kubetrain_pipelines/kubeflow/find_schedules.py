@@ -25,7 +25,7 @@ def schedules(api: KfpApi, name: str = "") -> list[Message]:
     query = {"filter": equals("display_name", name)} if name else {}
     namespace = api.connection.namespace
     found = api.list_all("recurringRuns", PATH, namespace=namespace, sort_by="created_at desc", **query)
-    return [each for each in found if name in ("", each["display_name"])]  # the database ignores case
+    return [item for item in found if name in ("", item["display_name"])]  # the database ignores case
 
 
 def is_enabled(schedule: Message) -> bool:
@@ -51,7 +51,7 @@ def replaceable(api: KfpApi, wanted: Message) -> list[Message]:
         NotOurSchedule: if there are others of the name.
     """
     found = schedules(api, wanted["display_name"])
-    others = [each for each in found if not is_ours(each) or pipeline_of(each) != pipeline_of(wanted)]
+    others = [item for item in found if not is_ours(item) or pipeline_of(item) != pipeline_of(wanted)]
     if others:
         raise NotOurSchedule(
             f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; choose another name, "
@@ -70,14 +70,14 @@ def chosen(api: KfpApi, wanted: str) -> list[Message]:
     if RUN_ID.fullmatch(wanted):
         return [api.get_by_id(PATH, wanted, f"schedule '{wanted}' does not exist: {WHERE_LISTED}")]
     found = _named(api, wanted)
-    ours = [each for each in found if is_ours(each)]
-    if len(ours) == len(found) and len({pipeline_of(each) for each in ours}) == 1:
+    ours = [item for item in found if is_ours(item)]
+    if len(ours) == len(found) and len({pipeline_of(item) for item in ours}) == 1:
         return found
     raise NotOurSchedule(f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one")
 
 
 def describe_all(api: KfpApi, found: Sequence[Message]) -> str:
-    return ", ".join(f"{each['recurring_run_id']} ({_details(api, each)})" for each in found)
+    return ", ".join(f"{item['recurring_run_id']} ({_details(api, item)})" for item in found)
 
 
 def _details(api: KfpApi, schedule: Message) -> str:
@@ -101,5 +101,5 @@ def _pipeline_name(api: KfpApi, schedule: Message) -> str:
 def _named(api: KfpApi, name: str) -> list[Message]:
     if found := schedules(api, name):
         return found
-    names = {each["display_name"] for each in schedules(api)}
+    names = {schedule["display_name"] for schedule in schedules(api)}
     raise NotFound(f"schedule '{name}' does not exist: {did_you_mean(name, names) if names else 'there are none'}")

@@ -103,6 +103,6 @@ def message_in(content: str) -> str:
         return " ".join(content.split()) if "<" not in content else "an HTML page"
     if not isinstance(answer, dict):
         return ""
-    details = [each.get("message") for each in answer.get("details") or [] if isinstance(each, dict)]
-    innermost = next((each for each in details if each and each != "Internal Server Error"), "")
+    details = [detail.get("message") for detail in answer.get("details") or [] if isinstance(detail, dict)]
+    innermost = next((item for item in details if item and item != "Internal Server Error"), "")
     return str(innermost or answer.get("message") or answer.get("error_message") or answer.get("error") or "")

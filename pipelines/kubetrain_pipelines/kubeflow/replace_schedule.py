@@ -41,7 +41,7 @@ def replace_schedule(api: KfpApi, wanted: Message, *, on_enabled: Callable[[], o
     before = replaceable(api, wanted)
     with interrupts_deferred("stopping after the schedule is replaced: two must never be enabled at once"):
         created = _create_disabled(api, wanted)
-        old = [each for each in before if is_enabled(each)]
+        old = [item for item in before if is_enabled(item)]
         try:
             _check_account(api, created, wanted)
             _check_alone(api, created, before)
@@ -97,8 +97,8 @@ def _check_account(api: KfpApi, created: Message, wanted: Message) -> None:
 
 
 def _check_alone(api: KfpApi, created: Message, before: list[Message]) -> None:
-    known = {path_of(each) for each in (created, *before)}
-    if any(path_of(each) not in known for each in schedules(api, created["display_name"])):
+    known = {path_of(item) for item in (created, *before)}
+    if any(path_of(schedule) not in known for schedule in schedules(api, created["display_name"])):
         raise ConcurrentReplacement(
             f"someone else is replacing schedule '{created['display_name']}' at the same time: try again"
         )
@@ -109,8 +109,8 @@ def _undone(api: KfpApi, created: Message, old: list[Message], error: KfpError) 
     try:
         with suppress(NotFound):
             set_enabled(api, created, False)
-        for each in old[:1]:
-            set_enabled(api, each, True)
+        for item in old[:1]:
+            set_enabled(api, item, True)
         delete_schedule(api, created)
     except KfpError as undo_error:
         return type(error)(
@@ -123,7 +123,7 @@ def _undone(api: KfpApi, created: Message, old: list[Message], error: KfpError) 
 def _but_disabled(old: list[Message]) -> str:
     if not old:
         return ""
-    names = ", ".join(each["recurring_run_id"] for each in old)
+    names = ", ".join(item["recurring_run_id"] for item in old)
     return (
         f", but {names} stays disabled, because two schedules of one name must not be enabled at once: run the same "
         "command again to replace all of them"
@@ -131,11 +131,11 @@ def _but_disabled(old: list[Message]) -> str:
 
 
 def _delete_all(api: KfpApi, leftovers: list[Message]) -> Iterator[str]:
-    for each in leftovers:
+    for leftover in leftovers:
         try:
-            delete_schedule(api, each)
+            delete_schedule(api, leftover)
         except KfpError as error:
             yield (
-                f"the old schedule {each['recurring_run_id']} is disabled, but could not be deleted ({error}); the "
+                f"the old schedule {leftover['recurring_run_id']} is disabled, but could not be deleted ({error}); the "
                 "next `kubetrain schedule` with this name tries again"
             )

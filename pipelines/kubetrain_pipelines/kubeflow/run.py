@@ -35,7 +35,7 @@ class Run:
             titles: The titles of the stages by task; None if they are unknown.
         """
         details = message.get("run_details", {}).get("task_details", [])
-        details = [each for each in details if "display_name" in each]  # the others are cache entries of steps
+        details = [detail for detail in details if "display_name" in detail]  # the others are cache entries of steps
         run = cls(
             id=message["run_id"],
             name=message.get("display_name", ""),
@@ -49,8 +49,8 @@ class Run:
 
     def as_canceled(self, time: datetime) -> Self:
         """Return the run as canceled at this time, and so the stages that have failed since."""
-        ended = [each for each in self.failed_stages if (each.ended or time) >= time]
-        stages = (replace(each, state=RunState.CANCELED) if each in ended else each for each in self.stages)
+        ended = [stage for stage in self.failed_stages if (stage.ended or time) >= time]
+        stages = (replace(item, state=RunState.CANCELED) if item in ended else item for item in self.stages)
         return replace(self, state=RunState.CANCELED, stages=tuple(stages))
 
     @property
@@ -63,8 +63,8 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         stages = [
-            {"task": each.task, "title": each.title, "state": each.state.value, **_times(each.started, each.ended)}
-            for each in self.stages
+            {"task": stage.task, "title": stage.title, "state": stage.state.value, **_times(stage.started, stage.ended)}
+            for stage in self.stages
         ]
         times = _times(self.created, self.ended)
         return {"run_id": self.id, "name": self.name, "state": self.state.value, **times, "stages": stages}
@@ -97,7 +97,7 @@ def find_run(api: KfpApi, wanted: str) -> Message:
 
 def _recent_ids(api: KfpApi, beginning: str) -> list[str]:
     newest = api.get("/runs", **_newest_first(api), page_size=LOOKED_THROUGH)
-    return [each["run_id"] for each in newest.get("runs", []) if each["run_id"].startswith(beginning)]
+    return [run["run_id"] for run in newest.get("runs", []) if run["run_id"].startswith(beginning)]
 
 
 def runs_named(api: KfpApi, name: str) -> Iterator[Message]:
@@ -107,10 +107,10 @@ def runs_named(api: KfpApi, name: str) -> Iterator[Message]:
         NotFound: if there are none.
     """
     is_known = False
-    for each in api.list_all("runs", "/runs", **_newest_first(api), filter=equals("display_name", name)):
-        if each["display_name"] == name:  # the database ignores case
+    for item in api.list_all("runs", "/runs", **_newest_first(api), filter=equals("display_name", name)):
+        if item["display_name"] == name:  # the database ignores case
             is_known = True
-            yield each
+            yield item
     if not is_known:
         raise NotFound(_missing(name))
 
@@ -155,12 +155,12 @@ def _missing(wanted: str) -> str:
 def _canceled_at(message: Message) -> datetime | None:
     """Return the time at which a run that failed was canceled; None if it was not, or was retried since."""
     history = sorted(message.get("state_history", []), key=lambda each: str(each.get("update_time", "")))
-    states = [RunState.of(each) for each in history]
+    states = [RunState.of(item) for item in history]
     if RunState.CANCELING not in states:
         return None
     last = len(states) - 1 - states[::-1].index(RunState.CANCELING)
     since_end = dropwhile(lambda each: not each.is_final, states[last:])
-    return parse_time(history[last]["update_time"]) if all(each.is_final for each in since_end) else None
+    return parse_time(history[last]["update_time"]) if all(item.is_final for item in since_end) else None
 
 
 def _times(started: datetime, ended: datetime | None) -> dict[str, str | None]:

@@ -104,7 +104,7 @@ class RunInCluster:
         """Return the jobs and pods of the run that have not ended. Those that have ended stay for inspection."""
         found = [f"{kind.value} {job['metadata']['name']}" for kind, job in self._active_jobs()]
         pods = self._list("v1", "pods", self._our_label)
-        return found + [f"pod {each['metadata']['name']}" for each in pods if each["status"]["phase"] not in ENDED]
+        return found + [f"pod {pod['metadata']['name']}" for pod in pods if pod["status"]["phase"] not in ENDED]
 
     def delete_jobs(self) -> None:
         """Delete the jobs of the run that have not ended; the cluster then deletes their pods."""
@@ -145,4 +145,4 @@ def node_name(pod: dict[str, Any]) -> str:
 
 def _has_ended(job: Manifest) -> bool:
     conditions = job.get("status", {}).get("conditions") or []
-    return any(each["type"] in (*ENDED, "Complete") and each["status"] == "True" for each in conditions)
+    return any(condition["type"] in (*ENDED, "Complete") and condition["status"] == "True" for condition in conditions)

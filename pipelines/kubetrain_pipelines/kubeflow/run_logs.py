@@ -60,9 +60,9 @@ def follow_logs(api: KfpApi, wanted: str, say: Say, stage: str, *, everything: b
     selected = _SelectedLines(with_headings=not stage, everything=everything)
     logs = FollowedLogs(api, run)
     for snapshot in snapshots(api, run.id, titles, say, lambda: logs.pause_seconds):
-        for each in chosen.of(snapshot):
-            for node, lines in logs.new_lines(each, is_over=each.state.is_final or snapshot.state.is_final):
-                yield from selected.of(each, node, lines)
+        for item in chosen.of(snapshot):
+            for node, lines in logs.new_lines(item, is_over=item.state.is_final or snapshot.state.is_final):
+                yield from selected.of(item, node, lines)
 
 
 class _Chosen:
@@ -95,7 +95,7 @@ class _SelectedLines:
     @property
     def hidden(self) -> int:
         """The number of lines that were left out, because the steps did not write them themselves."""
-        return sum(each.hidden for each in self._outputs.values())
+        return sum(output.hidden for output in self._outputs.values())
 
     def of(self, stage: StageState, node: str, lines: Sequence[str]) -> Iterator[str]:
         """Yield the lines of a node, with a heading where another stage begins."""

@@ -54,7 +54,7 @@ def _published(log: str) -> tuple[str, str]:
 
 def _log_of(api: KfpApi, run: Run, stage: RunStage) -> str:
     """Return what all steps of a stage wrote that succeeded."""
-    succeeded = [each for each in run.stages if each.task == stage.task and each.state is RunState.SUCCEEDED]
+    succeeded = [item for item in run.stages if item.task == stage.task and item.state is RunState.SUCCEEDED]
     logs = StepLogs(api, run)
     texts = [log.text for log in logs.of(succeeded)]
     if succeeded and not texts:

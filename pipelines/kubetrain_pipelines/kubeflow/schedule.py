@@ -60,8 +60,8 @@ def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> M
     done = replace_schedule(api, wanted, on_enabled=lambda: say(enabled))
     if done.replaced:
         say(f"replaced {describe_all(api, done.replaced)}")
-    for each in done.leftovers:
-        say(f"warning: {each}")
+    for leftover in done.leftovers:
+        say(f"warning: {leftover}")
     if timing.cron:
         say(describe_cron_zone())
     return done.created
@@ -70,20 +70,20 @@ def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> M
 def list_schedules(api: KfpApi) -> list[ListedSchedule]:
     """Return all schedules by name, the enabled ones first."""
     found = sorted(schedules(api), key=lambda schedule: (schedule["display_name"], not is_enabled(schedule)))
-    return [ListedSchedule(message=each, note=_note(each, found)) for each in found]
+    return [ListedSchedule(message=item, note=_note(item, found)) for item in found]
 
 
 def delete_schedules(api: KfpApi, wanted: str, say: Say) -> None:
     """Delete the schedules that a name or an ID means. Runs that they started continue."""
-    for each in chosen(api, wanted):
-        delete_schedule(api, each)
+    for item in chosen(api, wanted):
+        delete_schedule(api, item)
     say(f"schedule '{wanted}' is deleted; runs that it started continue")
 
 
 def _note(schedule: Message, found: Sequence[Message]) -> str:
     if not is_ours(schedule):
         return "not made by kubetrain"
-    same = [each for each in found if _is_same(each, schedule)]
+    same = [item for item in found if _is_same(item, schedule)]
     return "several have this name: schedule it again" if len(same) > 1 else ""
 
 

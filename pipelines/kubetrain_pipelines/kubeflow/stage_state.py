@@ -78,20 +78,20 @@ def stages_of(
     if titles is None:
         titles = {_last_part(place): _last_part(place) for place in attempts}
     stages = []
-    for each in details:
-        started = parse_time(each.get("start_time", ""))
-        if started and "state" in each and each["display_name"] in titles:  # a skipped task has no state
-            place = _place(each, names)
-            state = RunState.of(each)
+    for detail in details:
+        started = parse_time(detail.get("start_time", ""))
+        if started and "state" in detail and detail["display_name"] in titles:  # a skipped task has no state
+            place = _place(detail, names)
+            state = RunState.of(detail)
             stages.append(
                 StageState(
                     place=place,
-                    task=each["display_name"],
-                    title=_title(titles[each["display_name"]], place),
+                    task=detail["display_name"],
+                    title=_title(titles[detail["display_name"]], place),
                     # The server may leave the tasks of a terminated run as they were.
                     state=RunState.CANCELED if is_over and not state.is_final else state,
                     started=started,
-                    ended=parse_time(each.get("end_time", "")),
+                    ended=parse_time(detail.get("end_time", "")),
                     attempts=attempts.get(place, ()),
                 )
             )

@@ -21,9 +21,9 @@ FNV_OFFSET, FNV_PRIME, WORD = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 def node_names(details: Iterable[dict[str, Any]]) -> dict[str, str]:
     """Return the name of each node that is another's child, by ID."""
     details = list(details)
-    ids = {child["pod_name"] for each in details for child in each.get("child_tasks", []) if "pod_name" in child}
+    ids = {child["pod_name"] for detail in details for child in detail.get("child_tasks", []) if "pod_name" in child}
     workflow = next(iter(ids), "").rpartition("-")[0]
-    parts = list(_parts({each["display_name"] for each in details}))
+    parts = list(_parts({item["display_name"] for item in details}))
     names: dict[str, str] = {}
     waiting = [(workflow, fnv1a(workflow))]
     while waiting:
@@ -57,9 +57,9 @@ def fnv1a(text: str, start: int = FNV_OFFSET) -> int:
 
 def _parts(display_names: set[str]) -> Iterator[list[str]]:
     """Yield what may be appended to a name; iterations of one loop together, the first one first."""
-    yield from ([attempt] for attempt in sorted({each[0] for each in map(LAST_ATTEMPT.search, display_names) if each}))
-    titles = sorted({LAST_ATTEMPT.sub("", each) for each in display_names}, key=_iteration)
-    yield from ([f".{each}" for each in group] for _, group in groupby(titles, key=lambda each: _iteration(each)[0]))
+    yield from ([attempt] for attempt in sorted({item[0] for item in map(LAST_ATTEMPT.search, display_names) if item}))
+    titles = sorted({LAST_ATTEMPT.sub("", name) for name in display_names}, key=_iteration)
+    yield from ([f".{item}" for item in group] for _, group in groupby(titles, key=lambda each: _iteration(each)[0]))
 
 
 def _iteration(title: str) -> tuple[str, int]:

@@ -39,7 +39,7 @@ class EmbeddedS3:
     url: str
 
     def etags(self, bucket: str) -> dict[str, str]:
-        return {each.key: each.etag for each in open_store(f"s3://{bucket}", self.url).list()}
+        return {item.key: item.etag for item in open_store(f"s3://{bucket}", self.url).list()}
 
     def save_new_objects(self, bucket: str, folder: Path, known: Mapping[str, str]) -> None:
         """Save the bucket's objects as files, except those that still have their known ETag.
@@ -48,14 +48,14 @@ class EmbeddedS3:
             KubetrainError: if a key would lead out of the folder.
         """
         store = open_store(f"s3://{bucket}", self.url)
-        for each in store.list():
-            if known.get(each.key) == each.etag:
+        for item in store.list():
+            if known.get(item.key) == item.etag:
                 continue
-            if not is_inside(each.key):
-                raise KubetrainError(f"cannot save s3://{bucket}/{each.key}: rename it, as it leads out of {folder}")
-            path = folder / each.key
+            if not is_inside(item.key):
+                raise KubetrainError(f"cannot save s3://{bucket}/{item.key}: rename it, as it leads out of {folder}")
+            path = folder / item.key
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, store.read(each.key).read())
+            write_atomically(path, store.read(item.key).read())
 
 
 def last_line(text: str) -> str:

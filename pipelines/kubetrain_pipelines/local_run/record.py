@@ -54,7 +54,7 @@ class RunRecord:
         if event["event"] == "started":
             self.stages.append(StageRecord(name=event["stage"], started=event["time"]))
         elif event["event"] in ("finished", "failed", "stopped"):
-            stage = next(each for each in reversed(self.stages) if each.name == event["stage"])
+            stage = next(item for item in reversed(self.stages) if item.name == event["stage"])
             stage.end(event["event"], event["time"])
             stage.result = event.get("result", {})
         if event["event"] == "failed":
@@ -79,10 +79,10 @@ class RunRecord:
 
     def result_of(self, stage: RunStage) -> dict[str, Any]:
         """Return the result that a stage reported, or {}."""
-        return next((each.result for each in self.stages if each.name == stage.name), {})
+        return next((item.result for item in self.stages if item.name == stage.name), {})
 
     def has_finished(self, stage: RunStage) -> bool:
-        return any(each.name == stage.name and each.status == "finished" for each in self.stages)
+        return any(item.name == stage.name and item.status == "finished" for item in self.stages)
 
     @property
     def model(self) -> dict[str, Any]:

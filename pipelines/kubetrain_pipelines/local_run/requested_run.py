@@ -45,8 +45,8 @@ def check_apply_here(pipeline: str, names: Iterable[str]) -> None:
     Raises:
         InvalidSetting: if a setting is one of the pipeline's for clusters only.
     """
-    of_clusters = {each.name for each in parameters_of(pipeline)} | {*Placement.names(), *Storage.names()}
-    here = {each.name for each in local_parameters(pipeline)} | {*TrainConfig.names()}
+    of_clusters = {item.name for item in parameters_of(pipeline)} | {*Placement.names(), *Storage.names()}
+    here = {parameter.name for parameter in local_parameters(pipeline)} | {*TrainConfig.names()}
     for name in names:
         if name in of_clusters - here:
             raise InvalidSetting(f"{name} applies only to a run on a cluster: leave it out here")

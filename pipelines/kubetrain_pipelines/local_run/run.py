@@ -77,7 +77,7 @@ def run_local(
 
 
 def _check(pipeline: str, config: TrainConfig, parameters: Mapping[str, Any]) -> None:
-    defaults = {each.name: each.default for each in local_parameters(pipeline)}
+    defaults = {parameter.name: parameter.default for parameter in local_parameters(pipeline)}
     RunParameters(framework=framework_of(pipeline), **{**defaults, **parameters, TrainConfig.PARAMETER: config})
     check_on_one_machine(config)
 

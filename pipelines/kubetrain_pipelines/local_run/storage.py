@@ -34,7 +34,7 @@ def local_parameters(pipeline: str) -> list[Parameter]:
         InvalidSetting: if the pipeline does not exist or does not train.
     """
     framework_of(pipeline)
-    local = [each for each in parameters_of(pipeline) if each.is_local]
+    local = [item for item in parameters_of(pipeline) if item.is_local]
     return with_defaults(local, {"dataset_uri": "", "model_uri": ""})
 
 

@@ -45,7 +45,7 @@ def upload(code: PackedCode | None, declared: Sequence[Parameter], given: Mappin
     """
     if code is None:
         return
-    values = {each.name: given.get(each.name, each.default) for each in declared}
+    values = {item.name: given.get(item.name, item.default) for item in declared}
     check_scripts(code, values.get("train_config", {}).get("entry", {}))
     upload_to(code, str(values.get("model_uri", "")), str(values.get("s3_endpoint", "")))
 

@@ -44,7 +44,7 @@ def parse_parameters(
     Raises:
         InvalidSetting: if a pair lacks its "=", a name is unknown, a value is invalid, or a parameter is missing.
     """
-    known = {each.name: each for each in declared}
+    known = {item.name: item for item in declared}
     in_file = _flat(known, read_parameters(file).items() if file else ())
     in_pairs = _flat(known, (_parse_pair(known, pair) for pair in pairs))
     overridden = {name for _, name in in_pairs}
@@ -115,7 +115,7 @@ def _flat(known: Mapping[str, Parameter], items: Iterable[tuple[str, Any]]) -> V
 
 def _has_parameter(known: Mapping[str, Parameter], parent: str, setting: str) -> bool:
     """Return True if the pipeline has a parameter of its own for a setting of this object."""
-    kind = {each.name: each.type for each in fields(OBJECTS[parent])}.get(setting)
+    kind = {field.name: field.type for field in fields(OBJECTS[parent])}.get(setting)
     return setting in known and known[setting].type == kind
 
 
@@ -162,9 +162,9 @@ def _secrets_in(values: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for name, value in values.items():
         if name in NAMES_OF_SECRETS:
             continue
-        for each in [value] if isinstance(value, Mapping) else value if isinstance(value, list) else []:
-            if isinstance(each, Mapping):
-                yield from _secrets_in(each, f"{place}{name}.")
+        for item in [value] if isinstance(value, Mapping) else value if isinstance(value, list) else []:
+            if isinstance(item, Mapping):
+                yield from _secrets_in(item, f"{place}{name}.")
         is_text = isinstance(value, str) and is_secret(name, value)
         if is_text or (isinstance(value, list) and has_secret(each for each in value if isinstance(each, str))):
             yield f"{place}{name}"

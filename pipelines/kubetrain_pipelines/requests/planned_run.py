@@ -48,15 +48,15 @@ def check_before_sending(pipeline: str, declared: Sequence[Parameter], given: Ma
     Raises:
         InvalidSetting: if a parameter or setting cannot be used.
     """
-    if pipeline in PIPELINES and {each.name for each in declared} == {each.name for each in parameters_of(pipeline)}:
+    if pipeline in PIPELINES and {item.name for item in declared} == {item.name for item in parameters_of(pipeline)}:
         planned_manifests(_admitted(pipeline, "RUN-ID", declared, given))
 
 
 def _admitted(pipeline: str, run_id: str, declared: Sequence[Parameter], given: Mapping[str, Any]) -> RunParameters:
     framework = FRAMEWORKS.get(pipeline, "")
-    values = {each.name: given.get(each.name, each.default) for each in declared}
+    values = {item.name: given.get(item.name, item.default) for item in declared}
     # A compiled file has whole numbers as floats.
-    typed = {each.name: coerced(each.name, each.type, values[each.name]) for each in declared}
+    typed = {item.name: coerced(item.name, item.type, values[item.name]) for item in declared}
     return admit_run(
         framework=framework,
         pipeline=pipeline,

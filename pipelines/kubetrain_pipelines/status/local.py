@@ -53,7 +53,7 @@ def read_local(path: Path) -> Snapshot:
 
 def _without_job(path: Path) -> str:
     """Return what to do about a folder without a run or job. That of a training that was stopped is deleted."""
-    if not (stopped := sorted(each.parent.name for each in path.glob("*/checkpoints"))):
+    if not (stopped := sorted(item.parent.name for item in path.glob("*/checkpoints"))):
         return f"{path} has no run and no job: name a workspace or the output of a training"
     return (
         f"{path} has no job any more, but checkpoints of {some_of(stopped)}: `kubetrain train` with the same --output "

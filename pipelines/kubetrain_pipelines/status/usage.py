@@ -57,7 +57,9 @@ def usage_by_job(pods: Iterable[Manifest], metrics: Sequence[Manifest] | None) -
     Args:
         metrics: The use of each pod, as metrics.k8s.io reports it; None: unknown.
     """
-    used = {_key(each): _sum(parsed(container["usage"]) for container in each["containers"]) for each in metrics or ()}
+    used = {
+        _key(metric): _sum(parsed(container["usage"]) for container in metric["containers"]) for metric in metrics or ()
+    }
     by_job: dict[Key, list[Manifest]] = {}
     for pod in pods:
         if not has_ended(pod):
@@ -69,7 +71,7 @@ def usage_by_job(pods: Iterable[Manifest], metrics: Sequence[Manifest] | None) -
 def _usage(namespace: str, job: str, pods: Sequence[Manifest], used: Mapping[Key, Amounts]) -> JobUsage:
     placed = [pod for pod in pods if "nodeName" in pod["spec"]]
     running = [used.get(_key(pod)) for pod in placed if status_of(pod).get("phase") == "Running"]
-    known = [each for each in running if each is not None]
+    known = [item for item in running if item is not None]
     is_known = len(known) == len(running) and bool(known or not placed)
     return JobUsage(
         namespace=namespace,
@@ -99,9 +101,9 @@ def _sum(amounts: Iterable[Amounts]) -> Amounts:
 def table_of(usages: Iterable[JobUsage]) -> list[str]:
     """Return the lines of a table, with the namespaces as headings."""
     by_namespace: dict[str, list[JobUsage]] = {}
-    for each in usages:
-        by_namespace.setdefault(each.namespace, []).append(each)
-    rows = [HEADINGS, *(_row(each) for found in by_namespace.values() for each in found)]
+    for usage in usages:
+        by_namespace.setdefault(usage.namespace, []).append(usage)
+    rows = [HEADINGS, *(_row(item) for found in by_namespace.values() for item in found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for namespace, found in sorted(by_namespace.items()):

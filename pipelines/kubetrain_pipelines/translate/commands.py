@@ -14,11 +14,13 @@ EXPANDED = re.compile(r"(?P<kept>\$\$(?=\$*\()|\$\([^)]*\))|\$\$")
 
 def command_of(*containers: Fields) -> list[str]:
     """Return the words of a command, of which a TrainJob may have one part and its runtime the other."""
-    return [str(word) for name in ("command", "args") for each in containers for word in each.get(name, list, [])]
+    return [
+        str(word) for name in ("command", "args") for container in containers for word in container.get(name, list, [])
+    ]
 
 
 def take_folder(*containers: Fields) -> str:
-    return "".join(each.take("workingDir", str, "") for each in containers)
+    return "".join(container.take("workingDir", str, "") for container in containers)
 
 
 def in_folder(folder: str, command: Sequence[str]) -> list[str]:
@@ -28,11 +30,11 @@ def in_folder(folder: str, command: Sequence[str]) -> list[str]:
 
 def unescaped(words: Sequence[str]) -> list[str]:
     """Return the words for an entry, in which $$ is a shell's. Kubernetes makes one $ of it."""
-    return [EXPANDED.sub(lambda found: found["kept"] or "$", each) for each in words]
+    return [EXPANDED.sub(lambda found: found["kept"] or "$", word) for word in words]
 
 
 def name_command(draft: Draft, reason: str, *containers: Fields) -> None:
-    for each in containers:
+    for container in containers:
         for name in ("command", "args"):
-            if value := each.take(name, list):
-                draft.unmapped.append(Unmapped.of(each.path_of(name), value, reason))
+            if value := container.take(name, list):
+                draft.unmapped.append(Unmapped.of(container.path_of(name), value, reason))

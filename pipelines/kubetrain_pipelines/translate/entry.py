@@ -53,7 +53,7 @@ def take_entry(draft: Draft, torchrun: Torchrun, *containers: Fields, has_launch
     Args:
         has_launcher: True if an image without a command runs torchrun.
     """
-    has_command = any(each.get("command", list) for each in containers)
+    has_command = any(container.get("command", list) for container in containers)
     words = [*(["torchrun"] if has_launcher and not has_command else []), *command_of(*containers)]
     script = script_in(words)
     if not command_of(*containers):
@@ -63,8 +63,8 @@ def take_entry(draft: Draft, torchrun: Torchrun, *containers: Fields, has_launch
         draft.set("train_config", {"entry": UNKNOWN})
     else:
         _set_entry(draft, words, script, take_folder(*containers), torchrun)
-        for each in containers:
-            each.drop("command", "args")
+        for item in containers:
+            item.drop("command", "args")
     _note_own_trainer(draft, words)
 
 

@@ -94,7 +94,7 @@ def _leaves(value: Any, path: str, with_empty: bool) -> Iterator[tuple[str, Any]
     if isinstance(value, Mapping) and (value or not with_empty):
         for name, inner in value.items():
             yield from _leaves(inner, f"{path}.{name}" if path else name, with_empty)
-    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for index, inner in zip(_indexes(value), value, strict=True):
             yield from _leaves(_without_name(inner, path), f"{path}[{index}]", with_empty)
     elif value != []:
@@ -109,5 +109,5 @@ def _without_name(item: Any, path: str) -> Any:
 
 def _indexes(values: list[Any]) -> list[str]:
     """Return the names of objects, or else their numbers."""
-    names = [each.get("name") if isinstance(each, dict) else None for each in values]
+    names = [value.get("name") if isinstance(value, dict) else None for value in values]
     return [str(name) if name and names.count(name) == 1 else str(number) for number, name in enumerate(names)]

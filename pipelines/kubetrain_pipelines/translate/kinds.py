@@ -161,8 +161,8 @@ def take_replicas(
     main_role = max(present, key=lambda role: (counts[role], role))
     templates = {role: specs.at(role).at("template") for role in present}
     template = templates.pop(main_role)
-    mains = [main_container(each, (container,)) for each in (template, *templates.values())]
-    draft.has_one_program = len({_program_of(each) for each in mains}) == 1
+    mains = [main_container(item, (container,)) for item in (template, *templates.values())]
+    draft.has_one_program = len({_program_of(main) for main in mains}) == 1
     before = Fields(template.content).leaves(with_empty=True)
     take_pod(draft, template, mains[0], has_gang=has_gang)
     draft.name_differences(template, before, list(templates.values()))
@@ -193,7 +193,7 @@ def _drop_role(draft: Draft, specs: Fields, role: str, count: int | None) -> Non
 
 
 def _take_metrics(draft: Draft, policy: Fields) -> None:
-    metrics = [each.content for each in policy.items("metrics")]
+    metrics = [item.content for item in policy.items("metrics")]
     policy.drop("metrics")
     if draft.settings.get("min_workers") and draft.settings.get("scheduler") != "kueue":
         draft.set("scale_metrics", metrics)

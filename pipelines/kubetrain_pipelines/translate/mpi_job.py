@@ -62,12 +62,12 @@ def _take_pods(draft: Draft, job: Fields, roles: Fields, container: str) -> None
 def _take_own_variables(draft: Draft, starter: Fields, main: Fields) -> None:
     """Take the variables that the Workers do not have, some of which mpirun passes on to them."""
     for field in ("env", "envFrom"):
-        known = [each.name or each.content for each in main.items(field)]
-        shared = [each for each in starter.items(field) if (each.name or each.content) in known]
-        own = Fields({field: [each.content for each in starter.items(field) if each not in shared]}, starter.path)
+        known = [item.name or item.content for item in main.items(field)]
+        shared = [item for item in starter.items(field) if (item.name or item.content) in known]
+        own = Fields({field: [item.content for item in starter.items(field) if item not in shared]}, starter.path)
         take_variables(draft, own)
         draft.unmapped += [Unmapped.of(path, value) for path, value in own.leaves().items()]
-        starter.content[field] = [each.content for each in shared]
+        starter.content[field] = [item.content for item in shared]
 
 
 def _name_devices(draft: Draft, starter: Fields) -> None:
@@ -78,7 +78,7 @@ def _name_devices(draft: Draft, starter: Fields) -> None:
 
 def _shared_fields(worker: Fields, main: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the Launcher also gets: of the Workers' container, and of the rest of their pod."""
-    inside, outside = (Fields(each.content).leaves(with_empty=True) for each in (main, worker))
+    inside, outside = (Fields(item.content).leaves(with_empty=True) for item in (main, worker))
     of_main = main.path.removeprefix(f"{worker.path}.")
     return (
         {name: value for name, value in inside.items() if not DEVICE.match(name)},

@@ -46,7 +46,7 @@ def main_container(template: Fields, names: tuple[str, ...]) -> Fields:
     containers = template.at("spec").items("containers")
     if not containers:
         raise InvalidSetting(f"{template.path} has no containers: correct the manifest")
-    return next((each for each in containers if each.content.get("name") in names), containers[0])
+    return next((container for container in containers if container.content.get("name") in names), containers[0])
 
 
 def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = False) -> None:
@@ -120,9 +120,9 @@ def drop_own_selectors(draft: Draft, pod: Fields) -> None:
 
 def _drop_terms(draft: Draft, owner: Fields, strength: str) -> None:
     terms = owner.items(strength)
-    own = [each for each in terms if any(_selects_own(draft, selector) for selector in _selectors(each))]
-    draft.unmapped += [Unmapped.of(each.path, each.content, NOT_SELECTED) for each in own]
-    owner.content[strength] = [each.content for each in terms if each not in own]
+    own = [term for term in terms if any(_selects_own(draft, selector) for selector in _selectors(term))]
+    draft.unmapped += [Unmapped.of(item.path, item.content, NOT_SELECTED) for item in own]
+    owner.content[strength] = [term.content for term in terms if term not in own]
     owner.drop_if(strength, [])
 
 
@@ -133,14 +133,14 @@ def _selectors(term: Fields) -> tuple[Fields, Fields]:
 def _selects_own(draft: Draft, selector: Fields) -> bool:
     """Return True for a label whose value is the job's name, unless the template sets it."""
     wanted = list(selector.get("matchLabels", dict, {}).items())
-    for each in selector.items("matchExpressions"):
-        wanted += [(str(each.content.get("key")), value) for value in each.get("values", list, [])]
+    for item in selector.items("matchExpressions"):
+        wanted += [(str(item.content.get("key")), value) for value in item.get("values", list, [])]
     labels = draft.settings.get("pod", {}).get("metadata", {}).get("labels", {})
     return any(value == draft.job != "" and labels.get(name) != value for name, value in wanted)
 
 
 def take_other_containers(draft: Draft, pod: Fields, main: Fields) -> None:
-    sidecars = [each for each in pod.items("containers") if each.path != main.path]
+    sidecars = [item for item in pod.items("containers") if item.path != main.path]
     for setting, containers in (("initContainers", pod.items("initContainers")), ("containers", sidecars)):
         for container in containers:
             _take_other(draft, setting, container)
@@ -156,10 +156,10 @@ def _take_other(draft: Draft, setting: str, container: Fields) -> None:
     if setting == "containers":
         draft.note(ENDLESS.format(name=container.name))
     variables = container.items("env")
-    secret = [each for each in variables if is_secret(each.name, str(each.content.get("value", "")))]
-    others = {"env": [each.content for each in variables if each not in secret]} if variables else {}
+    secret = [variable for variable in variables if is_secret(variable.name, str(variable.content.get("value", "")))]
+    others = {"env": [item.content for item in variables if item not in secret]} if variables else {}
     taken = {**container.take_all(), **others}
-    container.content.update({"name": taken.get("name", ""), "env": [each.content for each in secret]})
+    container.content.update({"name": taken.get("name", ""), "env": [item.content for item in secret]})
     draft.patch({setting: [taken]})
 
 
@@ -168,10 +168,10 @@ def _has_secret(value: Any) -> bool:
     if isinstance(value, str):
         return is_secret("", value)
     if isinstance(value, list):
-        return has_secret(each for each in value if isinstance(each, str)) or any(map(_has_secret, value))
+        return has_secret(item for item in value if isinstance(item, str)) or any(map(_has_secret, value))
     if not isinstance(value, dict):
         return False
-    words = [each for name in ("command", "args") if isinstance(value.get(name), list) for each in value[name]]
+    words = [item for name in ("command", "args") if isinstance(value.get(name), list) for item in value[name]]
     inner = [each for name, each in value.items() if name not in ("env", "image")]
     named = is_secret(str(value.get("name", "")), str(value.get("value", "")))
     return named or has_secret(words) or any(map(_has_secret, inner))

@@ -64,7 +64,7 @@ class Manifests:
 
     def runtime(self, kind: str, name: str) -> dict[str, Any]:
         """Return a runtime, empty if it is not in the files."""
-        return next((each for each in self.others if each["kind"] == kind and name_of(each) == name), {})
+        return next((other for other in self.others if other["kind"] == kind and name_of(other) == name), {})
 
 
 def read_manifests(texts: Iterable[tuple[str, str]]) -> Manifests:
@@ -77,9 +77,9 @@ def read_manifests(texts: Iterable[tuple[str, str]]) -> Manifests:
     """
     found = [manifest for name, text in texts for manifest in _documents(name, text)]
     jobs = [each for each in found if each["kind"] in JOBS]
-    for each in found:
-        if each["kind"] in OTHER_JOBS and not jobs:
-            raise InvalidSetting(f"{described(each)} has no counterpart: only a {KINDS} can be translated")
+    for item in found:
+        if item["kind"] in OTHER_JOBS and not jobs:
+            raise InvalidSetting(f"{described(item)} has no counterpart: only a {KINDS} can be translated")
     if len(jobs) != 1:
         raise InvalidSetting(
             f"the files have {len(jobs)} jobs ({', '.join(map(described, jobs))}): translate one at a time"
@@ -124,7 +124,7 @@ def _count(value: Any, counts: dict[int, int]) -> int:
         return 1
     if id(value) not in counts:
         counts[id(value)] = 1 + sum(
-            _count(each, counts) for each in (value.values() if isinstance(value, dict) else value)
+            _count(item, counts) for item in (value.values() if isinstance(value, dict) else value)
         )
     return counts[id(value)]
 
@@ -145,8 +145,8 @@ def _flattened(document: Any, place: str) -> Iterator[dict[str, Any]]:
     if not document["kind"].endswith("List") or not isinstance(items, list):
         yield document
         return
-    for each in items:
-        yield from _flattened(each, place)
+    for item in items:
+        yield from _flattened(item, place)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -155,4 +155,4 @@ def _without_nulls(value: Any) -> Any:
         for name in (name for name, each in value.items() if each is None and is_gpu(str(name))):
             raise InvalidSetting(f"{name} has no value: write how many GPUs a pod has")
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value
+    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value

@@ -72,16 +72,16 @@ def framework_of(reference: Fields, runtime: Fields) -> str:
 def _nodes(draft: Draft, runtime: Fields) -> Fields:
     """Return the replicated job that trains, and name the others."""
     jobs = runtime.at("spec.template.spec").items("replicatedJobs")
-    by_name = next((each for each in jobs if each.name == "node"), Fields({}))
-    nodes = next((each for each in jobs if _is_trainer(each)), by_name)
+    by_name = next((item for item in jobs if item.name == "node"), Fields({}))
+    nodes = next((item for item in jobs if _is_trainer(item)), by_name)
     if runtime.content and nodes not in jobs:
         raise InvalidSetting(
             f"{runtime.path}.spec.template.spec has no replicated job named node: correct the manifest"
         )
-    for each in jobs:
-        if each is not nodes:
-            draft.unmapped.append(Unmapped.of(each.path, "pods of its own"))
-            each.content.clear()
+    for job in jobs:
+        if job is not nodes:
+            draft.unmapped.append(Unmapped.of(job.path, "pods of its own"))
+            job.content.clear()
     nodes.drop("groupName", "template.spec.completions", "template.spec.parallelism", "template.spec.completionMode")
     nodes.drop_if("replicas", 1)
     for name in STEP_LABEL:
@@ -107,7 +107,7 @@ def _patches(job: Fields, nodes: Fields, main: Fields) -> list[tuple[Fields, Fie
     for patch in job.at("spec").items("runtimePatches"):
         patch.drop("manager", "time")
         patched = patch.at("trainingRuntimeSpec.template.spec").items("replicatedJobs")
-        layers += [each.at("template.spec.template") for each in patched if each.content.get("name") == name]
+        layers += [item.at("template.spec.template") for item in patched if item.content.get("name") == name]
     for override in job.at("spec").items("podTemplateOverrides"):  # until Trainer 2.1
         if {"name": name} in override.get("targetJobs", list, []):
             override.drop("targetJobs")
@@ -118,7 +118,7 @@ def _patches(job: Fields, nodes: Fields, main: Fields) -> list[tuple[Fields, Fie
 def _patched_container(layer: Fields, main: Fields) -> Fields:
     names = (main.content.get("name"), "node")
     return next(
-        (each for each in layer.at("spec").items("containers") if each.content.get("name") in names), Fields({})
+        (item for item in layer.at("spec").items("containers") if item.content.get("name") in names), Fields({})
     )
 
 

@@ -106,7 +106,7 @@ def translate(manifests: Manifests) -> Translation:
     outcome = _as_training(draft, job) if draft.framework else _as_run(draft, f"train-{framework}")
     if is_placeholder(image):
         outcome["parameters"]["placement"]["image"] = image
-    left = [Unmapped.of(path, value) for each in (job, runtime) for path, value in each.leaves().items()]
+    left = [Unmapped.of(path, value) for item in (job, runtime) for path, value in item.leaves().items()]
     return Translation(
         source=described(manifests.job),
         unmapped=[*left, *draft.unmapped, *_beside(manifests, runtime.path)],
@@ -158,7 +158,7 @@ def _as_training(draft: Draft, job: Fields) -> dict[str, Any]:
 def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:
     """Return the parameters of the pipeline, which has its own for some settings of the placement."""
     settings = {**PLACEHOLDERS, **draft.settings}
-    known = [each.name for each in parameters_of(pipeline)]
+    known = [item.name for item in parameters_of(pipeline)]
     for name in settings.keys() - {*known, *Placement.names()}:
         if settings[name] != 1:
             draft.note(f"{pipeline} has no {name}, which would be {settings[name]}")
@@ -186,7 +186,7 @@ def _notes_on_pods(draft: Draft) -> list[str]:
 def _beside(manifests: Manifests, runtime: str) -> Iterator[Unmapped]:
     """Name the other objects in the files; an etcd for the rendezvous is not needed any more."""
     endpoint = str(manifests.job.get("spec", {}).get("rdzvEndpoint", ""))
-    for each in manifests.others:
-        if f"{each['kind']}/{name_of(each)}" != runtime:
-            is_etcd = endpoint and "etcd" in name_of(each)
-            yield Unmapped(described(each), "", NO_ETCD if is_etcd else BESIDE.get(each["kind"], APPLY))
+    for other in manifests.others:
+        if f"{other['kind']}/{name_of(other)}" != runtime:
+            is_etcd = endpoint and "etcd" in name_of(other)
+            yield Unmapped(described(other), "", NO_ETCD if is_etcd else BESIDE.get(other["kind"], APPLY))

@@ -22,29 +22,29 @@ OWN_NAMES = re.compile(rf"claim-\d+|{SHARED_MEMORY}")
 def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
     mounts, volumes, others = main.items("volumeMounts"), pod.items("volumes"), _mounts_of_others(pod, main)
     _rename((*mounts, *volumes, *others), OWN_NAMES, "job-{}")
-    memory = {each.name: each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
-    own = [each for each in mounts if _is_own(draft, _path(each))]
-    kept = [each for each in mounts if each not in own]
-    for mount in [each for each in own if _path(each) == SHM and each.name in memory]:
+    memory = {item.name: item for item in volumes if item.get("emptyDir.medium", str) == "Memory"}
+    own = [item for item in mounts if _is_own(draft, _path(item))]
+    kept = [item for item in mounts if item not in own]
+    for mount in [item for item in own if _path(item) == SHM and item.name in memory]:
         _take_shared_memory(draft, memory[mount.name])
         _rename((*kept, *others), re.compile(re.escape(mount.name)), SHARED_MEMORY)
         mount.content.clear()
-    unused = {each.name for each in own} - {each.name for each in (*kept, *others)}
-    draft.patch(main={"volumeMounts": [each.take_all() for each in kept]})
-    for each in volumes:
-        if each.content and each.name not in unused:
-            _take_volume(draft, each)
+    unused = {item.name for item in own} - {other.name for other in (*kept, *others)}
+    draft.patch(main={"volumeMounts": [item.take_all() for item in kept]})
+    for volume in volumes:
+        if volume.content and volume.name not in unused:
+            _take_volume(draft, volume)
 
 
 def _mounts_of_others(pod: Fields, main: Fields) -> list[Fields]:
     others = [*pod.items("initContainers"), *pod.items("containers")]
-    return [mount for each in others if each.path != main.path for mount in each.items("volumeMounts")]
+    return [mount for other in others if other.path != main.path for mount in other.items("volumeMounts")]
 
 
 def _rename(items: Iterable[Fields], old: re.Pattern[str], new: str) -> None:
-    for each in items:
-        if old.fullmatch(name := each.name):
-            each.content["name"] = new.format(name)
+    for item in items:
+        if old.fullmatch(name := item.name):
+            item.content["name"] = new.format(name)
 
 
 def _is_own(draft: Draft, path: str) -> bool:
@@ -85,7 +85,7 @@ def _without_secrets(draft: Draft, path: str, value: Any) -> Any:
 
 def _may_be_secret(name: str, value: Any) -> bool:
     texts = value if isinstance(value, list) else [value]
-    return any(is_secret(name, str(each)) for each in texts if not isinstance(each, dict | list))
+    return any(is_secret(name, str(text)) for text in texts if not isinstance(text, dict | list))
 
 
 def _path(mount: Fields) -> str:

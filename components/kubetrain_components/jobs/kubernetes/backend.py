@@ -103,7 +103,7 @@ class KubernetesBackend:
 
     def attempts(self, job: Job) -> list[str]:
         found = self._api.get(self._path(job.kind), labelSelector=job.identity.selector) or {}
-        return [each["metadata"]["name"] for each in found.get("items") or []]
+        return [item["metadata"]["name"] for item in found.get("items") or []]
 
     def unended_pods(self, job: Job) -> list[str]:
         found = self._api.list_all(self._api.path("v1", "pods"), labelSelector=job.identity.selector) or {"items": []}

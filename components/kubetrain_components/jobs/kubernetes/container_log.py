@@ -171,10 +171,10 @@ def read_last_lines(api: KubernetesApi, job: JobHandle, pod: str) -> list[str]:
     """
     traits, path = job.kind.traits, api.path("v1", "pods")
     found = api.get(path, retry_seconds=REQUEST_SECONDS, labelSelector=f"{traits.job_name_label}={job.name}") or {}
-    for each in reversed(pods_by_replica(found.get("items") or []).get(pod, [])):
-        status = container_status(traits.container, each)
+    for item in reversed(pods_by_replica(found.get("items") or []).get(pod, [])):
+        status = container_status(traits.container, item)
         for query in (RUNS[field] for field in RUNS if "terminated" in (status.get(field) or {})):
-            return _read(api, f"{path}/{each['metadata']['name']}/log", container=traits.container, **query)
+            return _read(api, f"{path}/{item['metadata']['name']}/log", container=traits.container, **query)
     return []
 
 

@@ -110,18 +110,18 @@ class FollowedJob:
         return state and replace(state, is_after_gap=True)  # the requests may have been retried for long
 
     def _derive_state(self, jobs: Sequence[WatchedObject], pods_now: Sequence[WatchedObject]) -> JobState | None:
-        found = [each for each in jobs if each.uid == self.handle.uid and not each.is_gone]
+        found = [job for job in jobs if job.uid == self.handle.uid and not job.is_gone]
         if not found:
             return None
-        pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in pods_now]
-        events = [each.manifest for watched in self._events for each in watched.objects()]
-        etcd = [each.manifest for watched in self._etcd for each in watched.objects()]
+        pods = [item.manifest | ({"deleted": True} if item.is_gone else {}) for item in pods_now]
+        events = [item.manifest for watched in self._events for item in watched.objects()]
+        etcd = [item.manifest for watched in self._etcd for item in watched.objects()]
         return job_state(self.handle.kind, found[0].manifest, pods, events, self._known_queues(), etcd)
 
     def _known_queues(self) -> list[Manifest] | None:
         """Return the job's queue, as far as it may be read."""
         known = [watched for watched in self._queues if _is_current(watched)]
-        return [each.manifest for watched in known for each in watched.objects()] if known else None
+        return [item.manifest for watched in known for item in watched.objects()] if known else None
 
     def is_over(self) -> bool:
         if self._is_stopped:
@@ -139,8 +139,8 @@ class FollowedJob:
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
         self._await_lists()
-        jobs = [each.manifest for each in self._job.objects() if each.uid == self.handle.uid]
-        pods = [each.manifest for each in self.pods.objects() if not each.is_gone]
+        jobs = [item.manifest for item in self._job.objects() if item.uid == self.handle.uid]
+        pods = [item.manifest for item in self.pods.objects() if not item.is_gone]
         of_job = [pod for pod in pods if any(is_of(pod, job) for job in jobs)]
         return [pod for pod in of_job if include_ended or not has_ended(pod)]
 
@@ -188,7 +188,7 @@ class FollowedJob:
     def _watch_events(self) -> list[Watched]:
         path, of_podgroup = self._api.path("v1", "events"), "involvedObject.kind=PodGroup,involvedObject.name="
         # Volcano's events are not warnings.
-        return [self._watch(path, fieldSelector=each) for each in ("type=Warning", of_podgroup + self.handle.name)]
+        return [self._watch(path, fieldSelector=item) for item in ("type=Warning", of_podgroup + self.handle.name)]
 
     def _watch_queue(self, state: JobState) -> list[Watched]:
         queue = state.labels.get(KUEUE_LABEL)

@@ -30,7 +30,7 @@ def leaked_companions(api: KubernetesApi, kind: JobKind, jobs: Iterable[Manifest
         return []
     instances = {_instance(job) for job in jobs}
     found = list_if_served(api, companion_resource(kind), labelSelector=f"{OURS},{INSTANCE_LABEL}")
-    return [each for each in found if _instance(each) not in instances and _is_abandoned(each, now)]
+    return [item for item in found if _instance(item) not in instances and _is_abandoned(item, now)]
 
 
 def unneeded_etcds(
@@ -46,13 +46,13 @@ def unneeded_etcds(
     """
     if not kind.traits.can_be_elastic:
         return []
-    known, over = ({_label(job, ETCD_LABEL) for job in each} for each in (jobs, ended))
+    known, over = ({_label(job, ETCD_LABEL) for job in item} for item in (jobs, ended))
     of_kind = f"{OURS},{ETCD_OF_LABEL}={kind.value}"
     found = list_if_served(api, JobKind.BATCH_JOB.traits.resource, labelSelector=of_kind)
     return [
-        each
-        for each in found
-        if (instance := _label(each, ETCD_LABEL)) in over or (instance not in known and _is_old(each, now))
+        item
+        for item in found
+        if (instance := _label(item, ETCD_LABEL)) in over or (instance not in known and _is_old(item, now))
     ]
 
 

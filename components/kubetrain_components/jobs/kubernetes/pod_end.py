@@ -45,7 +45,7 @@ def newest_end(container: str, pods: Sequence[Manifest]) -> PodEnd:
 
 def container_status(container: str, pod: Manifest) -> Mapping[str, Any]:
     statuses = status_of(pod).get("containerStatuses") or []
-    return next((each for each in statuses if each["name"] == container), {})
+    return next((status for status in statuses if status["name"] == container), {})
 
 
 def restart_count(container: str, pod: Manifest) -> int:
@@ -62,7 +62,7 @@ def has_ended(pod: Manifest) -> bool:
 def is_cut_off(pod: Manifest) -> bool:
     """Return True if the node does not answer: the cluster then marks its pods unready without a reason."""
     conditions = status_of(pod).get("conditions") or []
-    ready = next((each for each in conditions if each["type"] == "Ready"), {"status": "Unknown"})
+    ready = next((condition for condition in conditions if condition["type"] == "Ready"), {"status": "Unknown"})
     is_alive = not has_ended(pod) and not pod.get("deleted")
     return is_alive and ready["status"] == "False" and not ready.get("reason")
 
@@ -84,7 +84,7 @@ def lingering_containers(container: str, pod: Manifest) -> tuple[str, ...]:
     if "terminated" not in state or has_ended(pod) or pod.get("deleted"):
         return ()
     statuses = status_of(pod).get("containerStatuses") or []
-    return tuple(each["name"] for each in statuses if "running" in (each.get("state") or {}))
+    return tuple(status["name"] for status in statuses if "running" in (status.get("state") or {}))
 
 
 def finished_at(pod: Manifest, ended: Mapping[str, Any]) -> float:
@@ -104,7 +104,7 @@ def started_at(container: str, pod: Manifest) -> float:
     """Return when the newest container started: 0 if none has."""
     status = container_status(container, pod)
     states = [*(status.get("state") or {}).values(), *(status.get("lastState") or {}).values()]
-    return seconds(next((each["startedAt"] for each in states if each.get("startedAt")), None))
+    return seconds(next((state["startedAt"] for state in states if state.get("startedAt")), None))
 
 
 def status_of(pod: Manifest) -> Mapping[str, Any]:
@@ -168,7 +168,11 @@ def _cause_without_end(pod: Manifest) -> str:
 
 def _disruption(pod: Manifest) -> Mapping[str, Any]:
     conditions = status_of(pod).get("conditions") or []
-    found = [each for each in conditions if (each["type"], each["status"]) == ("DisruptionTarget", "True")]
+    found = [
+        condition
+        for condition in conditions
+        if (condition["type"], condition["status"]) == ("DisruptionTarget", "True")
+    ]
     return found[0] if found else {}
 
 
@@ -181,7 +185,7 @@ def _failure(reason: str) -> str:
 def _failed_init_container(pod: Manifest) -> Mapping[str, Any]:
     """Return the name and the end of the init container that failed. A sidecar is restarted instead."""
     containers = (pod.get("spec") or {}).get("initContainers") or []
-    sidecars = {each["name"] for each in containers if each.get("restartPolicy") == "Always"}
+    sidecars = {container["name"] for container in containers if container.get("restartPolicy") == "Always"}
     return _failed_container(pod, "initContainerStatuses", sidecars)
 
 
@@ -194,7 +198,7 @@ def _failed_container(
 
 
 def _memory_limit(container: str, pod: Manifest) -> str:
-    spec: Manifest = next((each for each in pod["spec"]["containers"] if each["name"] == container), {})
+    spec: Manifest = next((item for item in pod["spec"]["containers"] if item["name"] == container), {})
     limits = (spec.get("resources") or {}).get("limits") or {}
     return f" (limit {limits['memory']})" if "memory" in limits else ""
 

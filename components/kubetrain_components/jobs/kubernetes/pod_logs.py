@@ -73,10 +73,10 @@ class PodLogs:
     @property
     def position(self) -> str:
         """Time (RFC 3339) up to which all lines have been passed on; empty if none have."""
-        unfinished = [each for each in self._logs.values() if not each.is_passed_on]
-        for each in unfinished:
-            if each.is_quiet:  # anything written by then would have arrived
-                each.log.passed_until = max(each.log.passed_until, self._newest - MAX_DELAY)
+        unfinished = [log for log in self._logs.values() if not log.is_passed_on]
+        for item in unfinished:
+            if item.is_quiet:  # anything written by then would have arrived
+                item.log.passed_until = max(item.log.passed_until, self._newest - MAX_DELAY)
         passed_until = min((each.log.passed_until for each in unfinished), default=self._newest)
         return rfc3339(passed_until) if self._newest else ""
 
@@ -162,7 +162,7 @@ class PodLogs:
     def _follow_alarming(self) -> None:
         """Follow the pods that wrote something alarming, as long as they are few."""
         for uid, log in list(self._alarming.items()):
-            is_full = sum(each.is_alive() for each in self._logs.values()) > MAX_ALARMING_PODS
+            is_full = sum(item.is_alive() for item in self._logs.values()) > MAX_ALARMING_PODS
             if is_full or self._samples.remove(log):
                 del self._alarming[uid]
                 if not is_full:
@@ -171,17 +171,17 @@ class PodLogs:
 
     def _troubles(self) -> Iterator[LogLine]:
         """Yield a line for each new reason why logs cannot be read."""
-        for each in self._logs.values():
-            reason = str(each.error or each.trouble or "").replace(each.log.path, "…")
+        for log in self._logs.values():
+            reason = str(log.error or log.trouble or "").replace(log.log.path, "…")
             if reason and reason not in self._reported:
                 self._reported.add(reason)
-                yield _warning(each.log.pod_name, f"cannot read this log ({reason})")
+                yield _warning(log.log.pod_name, f"cannot read this log ({reason})")
         if (trouble := self._samples.trouble()) is not None:
             yield _warning(*trouble)
 
     def _stop(self) -> None:
-        for each in self._logs.values():
-            each.stop()
+        for log in self._logs.values():
+            log.stop()
         self._samples.stop()
         self._pods.changed.notify()
 

@@ -65,7 +65,11 @@ def _was_evicted(pod: Manifest, jobs: Iterable[Manifest]) -> bool:
 
 def _scheduled(pod: Manifest) -> float:
     conditions = status_of(pod).get("conditions") or []
-    times = [each["lastTransitionTime"] for each in conditions if (each["type"], each["status"]) == SCHEDULED]
+    times = [
+        condition["lastTransitionTime"]
+        for condition in conditions
+        if (condition["type"], condition["status"]) == SCHEDULED
+    ]
     return seconds(next(iter(times), None) or status_of(pod).get("startTime"))
 
 
@@ -82,20 +86,20 @@ def _state(container: str, pod: Manifest, name: str) -> Manifest:
 
 
 def _started(state: Manifest) -> Iterator[str]:
-    return (each["startedAt"] for each in state.values() if each and each.get("startedAt"))
+    return (item["startedAt"] for item in state.values() if item and item.get("startedAt"))
 
 
 def _requested(pod: Manifest, is_wanted: Callable[[str], bool]) -> float:
     """Return the amount of the wanted resources that the pod's containers request together."""
     resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
-    requests = ({**(each.get("limits") or {}), **(each.get("requests") or {})} for each in resources)
-    return float(sum(amount(str(size)) for each in requests for name, size in each.items() if is_wanted(name)))
+    requests = ({**(resource.get("limits") or {}), **(resource.get("requests") or {})} for resource in resources)
+    return float(sum(amount(str(size)) for request in requests for name, size in request.items() if is_wanted(name)))
 
 
 def read_times(api: KubernetesApi, job: Job, watched: Iterable[WatchedObject]) -> JobTimes:
     """Return the times of all attempts of the job's stage."""
     jobs: list[Manifest] = []
-    pods = {each.uid: {**each.manifest, "deleted": each.is_gone} for each in watched}
+    pods = {item.uid: {**item.manifest, "deleted": item.is_gone} for item in watched}
     with contextlib.suppress(KubetrainError):
         jobs = _list(api, job.kind.traits.resource, job)
         present = {pod["metadata"]["uid"]: pod for pod in _list(api, PODS, job)}

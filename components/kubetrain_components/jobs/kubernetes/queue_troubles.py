@@ -91,10 +91,10 @@ def _problem(kind: JobKind, queues: Sequence[Manifest]) -> str:
     if not queues:
         return "it does not exist in this namespace"
     status = queues[0].get("status") or {}
-    active = [each for each in status.get("conditions") or [] if each["type"] == "Active"]
-    if [each for each in active if each.get("reason") == "ClusterQueueDoesNotExist"]:
+    active = [condition for condition in status.get("conditions") or [] if condition["type"] == "Active"]
+    if [item for item in active if item.get("reason") == "ClusterQueueDoesNotExist"]:
         return f"its ClusterQueue '{(queues[0].get('spec') or {}).get('clusterQueue', '')}' does not exist"
-    if [each for each in active if each["status"] == "True"] and not _has_waiting(status):
+    if [item for item in active if item["status"] == "True"] and not _has_waiting(status):
         return f"no job is pending in it, so Kueue may not manage {kind.value}s"
     return ""
 

@@ -115,14 +115,14 @@ def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Actio
 
 def _ended_at(job: Manifest) -> datetime | None:
     conditions = (job.get("status") or {}).get("conditions") or []
-    ends = [each for each in conditions if each["type"] in ("Failed", "Succeeded", "Complete")]
-    times = [each["lastTransitionTime"] for each in ends if each["status"] == "True" and "lastTransitionTime" in each]
+    ends = [condition for condition in conditions if condition["type"] in ("Failed", "Succeeded", "Complete")]
+    times = [end["lastTransitionTime"] for end in ends if end["status"] == "True" and "lastTransitionTime" in end]
     return max(map(datetime.fromisoformat, times), default=None)
 
 
 def _owner(job: Manifest) -> Manifest | None:
     owners = job["metadata"].get("ownerReferences") or []
-    return next((each for each in owners if each["kind"] == "Workflow"), None)
+    return next((owner for owner in owners if owner["kind"] == "Workflow"), None)
 
 
 def _hours(age: timedelta) -> str:
@@ -185,8 +185,8 @@ class Reaper:
         print(f"{'' if self.deletes else 'would '}{action} {what}: {reason}", flush=True)
 
     def _delete(self, resource: tuple[str, str], manifests: Sequence[Manifest]) -> None:
-        for each in manifests if self.deletes else ():
-            metadata = each["metadata"]
+        for manifest in manifests if self.deletes else ():
+            metadata = manifest["metadata"]
             try:
                 self.api.delete(self.api.path(*resource, metadata["name"]), uid=metadata["uid"])
             except KubernetesError as error:  # which must not keep the others

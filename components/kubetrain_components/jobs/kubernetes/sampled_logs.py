@@ -168,10 +168,10 @@ class SampledLogs:
         while not self._done.empty():
             self._take_back(self._done.get())
         now = time.monotonic()
-        for each in self._logs.values():
-            if each.due <= now and not each.is_in_hand:
-                each.due, each.is_in_hand = math.inf, True
-                self._work.put((each.urgency, each.order, next(self._numbers), each))
+        for log in self._logs.values():
+            if log.due <= now and not log.is_in_hand:
+                log.due, log.is_in_hand = math.inf, True
+                self._work.put((log.urgency, log.order, next(self._numbers), log))
 
     def have_read(self, pod: WatchedObject) -> bool:
         """Return True if all lines of the runs that are over have been read, or the log is not one of ours."""
@@ -183,7 +183,7 @@ class SampledLogs:
         if time.monotonic() < self._report_at:
             return None
         self._report_at = time.monotonic() + REPORT_SECONDS
-        failed = [each for each in self._logs.values() if each.error is not None]
+        failed = [log for log in self._logs.values() if log.error is not None]
         before, self._failed = self._failed, len(failed)
         if len(failed) > before or len(failed) <= 2 * self._reported:
             return None

@@ -22,7 +22,7 @@ def is_served(api: KubernetesApi, resource: Resource) -> bool:
         found = api.get(f"/{'api' if version == 'v1' else 'apis'}/{version}") or {}
     except UnknownKind:
         return False
-    return any(each["name"] == plural for each in found.get("resources") or [])
+    return any(item["name"] == plural for item in found.get("resources") or [])
 
 
 def list_if_served(
@@ -49,8 +49,8 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
     Raises:
         InvalidSetting: if the cluster lacks the one that is set, or another one runs this training already.
     """
-    served = [each for each in LAUNCHERS if is_served(api, each.kind(framework).traits.resource)]
-    jobs = {each: _jobs(api, each, framework, identity) for each in served}
+    served = [item for item in LAUNCHERS if is_served(api, item.kind(framework).traits.resource)]
+    jobs = {item: _jobs(api, item, framework, identity) for item in served}
     if wanted is not Launcher.AUTO:
         if wanted not in served:
             kind = wanted.kind(framework)
@@ -67,7 +67,7 @@ def _jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobI
     with contextlib.suppress(Forbidden):
         found = list_if_served(api, launcher.kind(framework).traits.resource, labelSelector=identity.selector)
         return [
-            each for each in found if identity.has_attempt(each["metadata"]["name"])
+            item for item in found if identity.has_attempt(item["metadata"]["name"])
         ]  # another pipeline's run may have its ID
     return []
 

@@ -185,11 +185,11 @@ def _phase(job: Manifest) -> tuple[Phase, str]:
         if (condition := conditions.get(name)) and condition["status"] == "True":
             return phase, condition.get("message") or "" if phase.is_final or phase is Phase.SUSPENDED else ""
     status = job.get("status") or {}
-    is_active = status.get("active") or any(each.get("active") for each in status.get("jobsStatus") or [])
+    is_active = status.get("active") or any(item.get("active") for item in status.get("jobsStatus") or [])
     if is_suspended(job) and not is_active:
         return Phase.SUSPENDED, ""
     return (Phase.RUNNING if is_active else Phase.PENDING), ""
 
 
 def _conditions(job: Manifest) -> dict[str, Mapping[str, Any]]:
-    return {each["type"]: each for each in (job.get("status") or {}).get("conditions") or []}
+    return {condition["type"]: condition for condition in (job.get("status") or {}).get("conditions") or []}

@@ -107,7 +107,7 @@ def _operator_trouble(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest]
 
 
 def _scheduling_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
-    found = [each for each in status_of(pod).get("conditions") or [] if each["type"] == "PodScheduled"]
+    found = [item for item in status_of(pod).get("conditions") or [] if item["type"] == "PodScheduled"]
     is_looked_at = found or has_ended(pod) or pod.get("deleted") or "nodeName" in pod["spec"]
     if not is_looked_at and "schedulerName" in pod["spec"]:
         yield _trouble(TroubleKind.SCHEDULER, name, pod["spec"]["schedulerName"])
@@ -134,7 +134,7 @@ def _container_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
 def _is_of_maker(job: Manifest, event: Manifest) -> bool:
     """Return True for events of the job, or of what makes the pods of a TrainJob."""
     concerned, name = event.get("involvedObject") or {}, job["metadata"]["name"]
-    made_by = [("JobSet", name), *(("Job", each) for each in names_of_jobs(name))]
+    made_by = [("JobSet", name), *(("Job", item) for item in names_of_jobs(name))]
     is_of_maker = job["kind"] == JobKind.TRAIN_JOB and (concerned.get("kind"), concerned.get("name")) in made_by
     return concerned.get("uid") == job["metadata"]["uid"] or is_of_maker
 

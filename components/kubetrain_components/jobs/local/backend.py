@@ -211,5 +211,5 @@ def pod_shares(job: Job, cpus: int, gpus: Sequence[str]) -> dict[tuple[str, int]
 def visible_gpus(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:
     """Return the GPUs as CUDA numbers them."""
     if (chosen := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [each.strip() for each in chosen.split(",") if each.strip()]
+        return [word.strip() for word in chosen.split(",") if word.strip()]
     return [str(number) for number in range(len(list(devices.glob("nvidia[0-9]*"))))]

@@ -44,7 +44,7 @@ class LocalPod:
             LOG_VARIABLE: str(self._last_words),
             self._mark: self.state.name,
         }
-        self._gpus = len([each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each])
+        self._gpus = len([word for word in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if word])
         self._created, self._starts = time.time(), list[float]()
         self._process: subprocess.Popen[bytes] | None = None
         self._failed_to_start = False

@@ -65,7 +65,7 @@ def processes_of(mark: str, known: Iterable[psutil.Process] = ()) -> list[psutil
     """
     found = [process for process in known if _runs(process)]
     for process in psutil.process_iter():
-        if process not in found and _runs(process) and _is_of(process, mark, {each.pid for each in found}):
+        if process not in found and _runs(process) and _is_of(process, mark, {item.pid for item in found}):
             found.append(process)
     return found
 

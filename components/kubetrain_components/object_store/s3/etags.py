@@ -39,7 +39,7 @@ def find_only(pages: Iterable[Sequence[StoredObject]]) -> set[str]:
     count, etags = 0, set[str]()
     for rows in pages:
         count += len(rows)
-        etags.update(each.etag for each in rows)
+        etags.update(row.etag for row in rows)
         if not may_be_constant(etags):
             return set()
     return etags if count > 1 else set()
@@ -47,7 +47,7 @@ def find_only(pages: Iterable[Sequence[StoredObject]]) -> set[str]:
 
 def may_be_constant(etags: set[str]) -> bool:
     """Return True for a single ETag that is not an MD5, which may or may not come from the content."""
-    return len(etags) == 1 and not any(MD5.fullmatch(each) or each.startswith(MODIFIED) for each in etags)
+    return len(etags) == 1 and not any(MD5.fullmatch(etag) or etag.startswith(MODIFIED) for etag in etags)
 
 
 def place_of(*names: str) -> str:

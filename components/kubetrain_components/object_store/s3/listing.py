@@ -57,7 +57,7 @@ def _checked_pages(get_page: GetPage, prefix: str, constants: set[str]) -> Itera
     """Yield all pages; if the first one has a single ETag, first find out whether all objects have it."""
     pages = _pages(get_page, prefix, constants)
     first = next(pages)
-    if may_be_constant({each.etag for each in first}):
+    if may_be_constant({item.etag for item in first}):
         found = set(constants)
         constants |= find_only(_pages(get_page, prefix, found)) | found
         pages = _pages(get_page, prefix, constants)
@@ -72,14 +72,14 @@ def _spool_rest(
     """List what follows the objects seen in parallel ranges; return False if some of it may be missing."""
     last = prefix + seen[-1].key
     folders = find_folders(get_page, prefix, ranges)
-    bounds = [last, *(each for each in split_points(folders, ranges) if each > last)]
-    beside = _run_in_parallel([partial(_names_before, get_page, each) for each in _folders_above(bounds, prefix)])
-    unseen = UnseenNames(each.removeprefix(prefix) for names in (folders, *beside) for each in names)
-    unseen.see([each.key for each in seen])
+    bounds = [last, *(point for point in split_points(folders, ranges) if point > last)]
+    beside = _run_in_parallel([partial(_names_before, get_page, item) for item in _folders_above(bounds, prefix)])
+    unseen = UnseenNames(name.removeprefix(prefix) for names in (folders, *beside) for name in names)
+    unseen.see([item.key for item in seen])
     spans = zip(bounds, [*bounds[1:], None], strict=True)
     # Each range has its own copy: what one finds must not depend on how fast another is.
     listed = [_pages(get_page, prefix, set(constants), *span) for span in spans]
-    return _spool_ranges(listed, spool, unseen) and _are_empty(get_page, [prefix + each for each in unseen])
+    return _spool_ranges(listed, spool, unseen) and _are_empty(get_page, [prefix + item for item in unseen])
 
 
 class UnseenNames:
@@ -102,7 +102,7 @@ class UnseenNames:
             return
         first, last = keys[0], keys[-1]
         near = self._sorted[bisect_left(self._sorted, first) : bisect_right(self._sorted, last)]
-        self._names.difference_update(each for each in near if keys[bisect_left(keys, each)].startswith(each))
+        self._names.difference_update(item for item in near if keys[bisect_left(keys, item)].startswith(item))
         self._names.difference_update(first[: slash.end()] for slash in re.finditer("/", first))
 
 
@@ -119,7 +119,7 @@ def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[byte
             if rows[0].key < last_keys[number] or not _is_sorted(rows):
                 return False
             last_keys[number] = rows[-1].key
-            unseen.see([each.key for each in rows])
+            unseen.see([row.key for row in rows])
             marshal.dump(list(map(tuple, rows)), spool)
     return True
 
@@ -131,7 +131,7 @@ def _are_empty(get_page: GetPage, names: Sequence[str]) -> bool:
     """
     if len(names) > MAX_UNSEEN_NAMES:
         return False
-    return not any(_run_in_parallel([partial(_first_objects, get_page, each) for each in names]))
+    return not any(_run_in_parallel([partial(_first_objects, get_page, name) for name in names]))
 
 
 def _spooled(spool: IO[bytes]) -> Iterator[list[StoredObject]]:
@@ -142,7 +142,7 @@ def _spooled(spool: IO[bytes]) -> Iterator[list[StoredObject]]:
 
 
 def _is_sorted(objects: Sequence[StoredObject]) -> bool:
-    keys = [each.key for each in objects]
+    keys = [item.key for item in objects]
     return keys == sorted(keys)
 
 
@@ -150,8 +150,8 @@ def find_folders(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
     """Return folders to split the keys at, sorted: those of the highest level that has enough."""
     folders = [prefix]
     for _ in range(MAX_SPLIT_DEPTH):
-        found = _run_in_parallel([partial(_folders, get_page, each) for each in folders])
-        below = [each for subfolders in found for each in subfolders]
+        found = _run_in_parallel([partial(_folders, get_page, folder) for folder in folders])
+        below = [subfolder for subfolders in found for subfolder in subfolders]
         folders = below or folders
         if not below or len(folders) >= ranges:
             break
@@ -235,7 +235,7 @@ def _first_objects(get_page: GetPage, prefix: str) -> list[StoredObject]:
 def _names_before(get_page: GetPage, folder: str) -> list[str]:
     """Return what sorts before a folder and begins with its name, which some servers list after it."""
     page = text_of(get_page({"prefix": folder.removesuffix("/"), "delimiter": "/"}))
-    return [each for each in names_of(page) if each < folder]
+    return [item for item in names_of(page) if item < folder]
 
 
 def _pages(
@@ -253,7 +253,7 @@ def _pages(
         page = text_of(get_page(query))
         rows = rows_of(page, prefix, constants)
         if limit is not None and rows and rows[-1].key > limit and _is_sorted(rows):
-            yield [each for each in rows if each.key <= limit]
+            yield [row for row in rows if row.key <= limit]
             return
         yield rows
         token = next_token(page)

@@ -82,9 +82,9 @@ def rows_of(page: str, prefix: str, constants: set[str]) -> list[StoredObject]:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
     if "&" in (text := "".join(etags)):
-        etags = tuple(unescape(each, ENTITIES) for each in etags)
+        etags = tuple(unescape(item, ENTITIES) for item in etags)
     if not text.isascii():  # headers have no such characters
-        constants |= {each for each in etags if not each.isascii()}
+        constants |= {etag for etag in etags if not etag.isascii()}
     constants |= find_shared(etags, sizes)
     if not constants.isdisjoint(etags):
         etags = _with_times(page, constants, etags, sizes)
@@ -115,8 +115,8 @@ def _decode_names(names: Sequence[str], page: str) -> Sequence[str]:
     """Decode names: servers percent-encode characters that XML does not allow, if they support encoding-type."""
     text = "".join(names)
     if "<EncodingType>url</EncodingType>" in page:
-        return [_decoded(each) for each in names] if "%" in text or "+" in text else names
-    return [unescape(each, ENTITIES) for each in names] if "&" in text else names
+        return [_decoded(item) for item in names] if "%" in text or "+" in text else names
+    return [unescape(name, ENTITIES) for name in names] if "&" in text else names
 
 
 def _decoded(name: str) -> str:

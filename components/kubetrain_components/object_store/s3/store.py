@@ -93,7 +93,7 @@ class S3Store:
     def list(self) -> Iterator[StoredObject]:
         self._place.archived = 0
         with self._translated_errors("the listing"):
-            yield from (placed(each, self._tag_place) for each in list_objects(self._page, self._prefix))
+            yield from (placed(item, self._tag_place) for item in list_objects(self._page, self._prefix))
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
         is_part = start > 0 or end is not None

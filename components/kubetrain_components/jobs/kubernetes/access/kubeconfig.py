@@ -108,7 +108,7 @@ def _parse(path: Path) -> Entry:
 
 def _entries(path: Path, listed: list[Entry], kind: str) -> dict[str, Entry]:
     """Return the entries of one file by name, with absolute paths; of the same names the first wins."""
-    found = [(str(each["name"]), each.get(kind.removesuffix("s")) or {}) for each in listed]
+    found = [(str(item["name"]), item.get(kind.removesuffix("s")) or {}) for item in listed]
     return {name: _absolute(entry, path.absolute().parent) for name, entry in reversed(found)}
 
 
@@ -165,7 +165,7 @@ def _exec_plugin(plugin: Entry, cluster: Entry) -> ExecPlugin:
     return ExecPlugin(
         command=str(plugin["command"]),
         args=tuple(map(str, plugin.get("args") or ())),
-        env={each["name"]: str(each["value"]) for each in plugin.get("env") or ()},
+        env={item["name"]: str(item["value"]) for item in plugin.get("env") or ()},
         api_version=version,
         install_hint=str(plugin.get("installHint") or ""),
         interactive_mode=str(plugin.get("interactiveMode") or "IfAvailable"),
@@ -179,7 +179,7 @@ def _cluster_info(cluster: Entry) -> Mapping[str, Any]:
     info = {name: cluster[name] for name in known if cluster.get(name)}
     if (ca := _material(cluster, "certificate-authority")) is not None:
         info["certificate-authority-data"] = base64.b64encode(ca.read()).decode()
-    extensions = {each["name"]: each.get("extension") for each in cluster.get("extensions") or ()}
+    extensions = {extension["name"]: extension.get("extension") for extension in cluster.get("extensions") or ()}
     config = extensions.get("client.authentication.k8s.io/exec")
     return {**info, **({"config": config} if config else {})}
 

@@ -29,4 +29,4 @@ def max_pods(kind: JobKind, manifest: Manifest) -> int:
 
 
 def _total_pods(kind: JobKind, manifest: Manifest) -> int:
-    return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, manifest).values())
+    return sum(int(spec.get("replicas", 1)) for spec in replica_specs(kind, manifest).values())

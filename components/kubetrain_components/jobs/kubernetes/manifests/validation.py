@@ -71,7 +71,7 @@ def _pod_names(job: Job) -> list[str]:
         later = replace(job.identity, attempt=max(job.identity.attempt, LATE_ATTEMPT))
         names = names_of_jobs(later.name)
         parts = names[1:] if job.lead_decides else names[:1]
-        return [f"{each}-{job.total_replicas - 1}-xxxxx" for each in parts]
+        return [f"{part}-{job.total_replicas - 1}-xxxxx" for part in parts]
     return [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
 
 
