@@ -1,4 +1,4 @@
-"""The CPU time of importing what reads a kubeconfig and connects: ours, the official client's, and lightkube's if it is installed.
+"""The CPU time of importing what reads a kubeconfig and connects: ours, and that of two clients if they are installed.
 
 python benchmarks/cluster_access.py
 """
