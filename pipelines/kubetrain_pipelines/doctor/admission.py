@@ -1,8 +1,8 @@
 """The remedy for a pod that a cluster refuses to create, and the pod of the launch step. Pure functions."""
 
-import re
 from decimal import Decimal
 
+from kubetrain_components.jobs.refusals import fix_of_refusal
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command, default_requests
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
@@ -19,38 +19,10 @@ No other pod of the run's steps exists at the same time as the training.
 """
 LAUNCH_STEP_LIMITS = {"cpu": "2", "memory": "2Gi"}
 
-ENFORCED = "pod-security.kubernetes.io/enforce"
-REMEDIES = (
-    (
-        "violates PodSecurity",
-        "turn off the settings that it names, such as host_network, rdma and volumes, or, if a run needs them:\n"
-        "kubectl label namespace {namespace} " + ENFORCED + "=privileged --overwrite",
-    ),
-    (r'serviceaccounts? "?([\w.-]+)"? not found', "kubectl -n {namespace} create serviceaccount {0}"),
-    (
-        r"no PriorityClass with name ([\w.-]+)",
-        "kubectl create priorityclass {0} --value=1000\nor set priorityClassName of pod to another one",
-    ),
-    ("exceeded quota", "request less with cpu, memory, gpus, or raise the quota: see the quota check"),
-    (
-        "failed quota: [^:]*: must specify (.*ephemeral.*)",
-        "the quota requires {0} on every pod: give the namespace a LimitRange with defaults for it",
-    ),
-    ("failed quota: [^:]*: must specify (.*)", "the quota requires {0} on every pod: set limits of main in pod"),
-    (
-        "(maximum|minimum) (cpu|memory|[\\w./-]+) usage per",
-        "--set {1}=…, or change the limits: kubectl -n {namespace} edit limitrange",
-    ),
-)
-"""Patterns of the server's messages with their remedies; the first match wins."""
-
 
 def judge_refusal(refusal: str, namespace: str) -> Finding:
     message = refusal.partition(": ")[2] or refusal  # without the request
-    for pattern, remedy in REMEDIES:
-        if match := re.search(pattern, message):
-            return missing(message, remedy.format(*match.groups(), namespace=namespace))
-    return missing(message, "correct what the message names")
+    return missing(message, fix_of_refusal(message, namespace))
 
 
 def launch_step_spec(account: str, image: str) -> Manifest:

@@ -11,6 +11,7 @@ from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.refusals import ENFORCED
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_placement
@@ -155,7 +156,7 @@ class Examination:
         return installed.judge_init_container(
             operator,
             ((config_map or {}).get("data") or {}).get(installed.TEMPLATE_FILE),
-            is_restricted=self.cluster.labels().get(admission.ENFORCED) == "restricted",
+            is_restricted=self.cluster.labels().get(ENFORCED) == "restricted",
             is_needed=self.needs.has_workers_beside_master,
         )
 
@@ -163,7 +164,7 @@ class Examination:
         name = self.cluster.namespace
         if self.cluster.own_namespace is None:
             return missing(f"namespace {name} does not exist", f"kubectl create namespace {name}")
-        level = self.cluster.labels().get(admission.ENFORCED, "with the cluster's default level")
+        level = self.cluster.labels().get(ENFORCED, "with the cluster's default level")
         return ok(f"{name} enforces Pod Security {level}")
 
     @property

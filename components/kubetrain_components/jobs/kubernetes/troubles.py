@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.train_job import names_of_jobs
 from kubetrain_components.jobs.kubernetes.pod_end import (
     has_ended,
@@ -19,6 +19,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     status_of,
 )
 from kubetrain_components.jobs.kubernetes.queue_troubles import queue_troubles
+from kubetrain_components.jobs.refusals import kind_of_refusal
 from kubetrain_components.jobs.troubles import JOB, Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 
@@ -36,18 +37,6 @@ WAITING = {
 """The kind of trouble for each reason of a waiting container."""
 NOT_CREATED_MESSAGE = re.compile(r"(?:Error creating|(?:launcher|worker) pod created failed): (.*)", re.DOTALL)
 """The second is of MPIJobs."""
-NOT_CREATED = (
-    ("exceeded quota", TroubleKind.QUOTA),
-    (f'violates PodSecurity.*"{INIT_CONTAINER}"', TroubleKind.INIT_CONTAINER),
-    ("violates PodSecurity", TroubleKind.POD_SECURITY),
-    (
-        "serviceaccount .* not found|no PriorityClass",
-        TroubleKind.CONFIGURATION,
-    ),  # a new namespace may lack its account for a moment
-    ("is forbidden|denied the request|is invalid", TroubleKind.REFUSED),
-    ("^(?!.*already exists)", TroubleKind.NOT_CREATED),  # an existing pod is about to be deleted
-)
-"""The kind of trouble for each error of creating a pod or its service; the first match counts."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 IN_USE = re.compile(r"Multi-Attach error .* already used by pod\(s\) (?P<pods>.+)")
 POD_OF_A_JOB = re.compile(
@@ -144,9 +133,8 @@ def _creation_troubles(pods: Mapping[str, Manifest], events: Iterable[Manifest])
     newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
     for event in events:
         error = NOT_CREATED_MESSAGE.fullmatch(event.get("message") or "")
-        if error is not None and last_seen(event) >= newest:
-            for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, error[1], re.DOTALL)][:1]:
-                yield _trouble(kind, JOB, error[1])
+        if error and last_seen(event) >= newest and (kind := kind_of_refusal(error[1])):
+            yield _trouble(kind, JOB, error[1])
 
 
 def _volume_troubles(name: str, pod: Manifest, events: Iterable[Manifest]) -> Iterator[Trouble]:
