@@ -75,7 +75,7 @@ def test_a_stopped_training_is_resumed_with_the_printed_setting(workspace: Path,
     read_until(run, "launch_training: step")
     output = interrupt(run).output
     setting = re.search(
-        r"the training saved a checkpoint: (--set resume_from=\S+) goes on from it\n+stopped\n$", output
+        r"the training saved a checkpoint: (--set resume_from=\S+) continues from it\n+stopped\n$", output
     )
     assert setting, output
     resumed = start(

@@ -126,7 +126,7 @@ def test_a_deadline_ends_the_job_of_a_cluster_and_says_how_much_was_not_shown(
     start_pod(cluster)
     launcher.await_full_pipe()
     wait_for(lambda: JOB not in cluster.objects, 30)
-    assert " lines not shown, because nobody read the output" in launcher.rest()
+    assert " lines not shown, because the output was not read" in launcher.rest()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -52,7 +52,7 @@ class JobBackend(Protocol):
         ...
 
     def last_lines(self, handle: JobHandle, pod: str) -> list[str]:
-        """Return the last lines of a pod that has ended, read anew because logs() may be behind. It never raises."""
+        """Return the last lines of a pod that has ended, read again because logs() may be behind. It never raises."""
         ...
 
     def times(self, job: Job) -> JobTimes:

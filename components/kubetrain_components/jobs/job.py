@@ -85,7 +85,7 @@ class Job:
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that its pods mount; empty on one machine, where pods use its folders."""
     metrics_port: int = 0
-    """Port on which the chief of a training serves metrics, as its command says; 0: none."""
+    """Port on which rank 0 of a training serves metrics, as its command says; 0: none."""
     avoided_nodes: tuple[str, ...] = ()
     """Nodes that earlier attempts found to be bad."""
     seconds_running: str = ""

@@ -49,8 +49,8 @@ def print_line(line: LogLine) -> None:
 
 
 def _write(text: str) -> None:
-    """Write in one piece, because several threads show lines, and past the lock of sys.stdout: a thread that nobody
-    reads would keep it, and no signal interrupts those that wait for it."""
+    """Write in one piece, because several threads show lines, and past the lock of sys.stdout: a thread whose output
+    is not read would keep it, and no signal interrupts those that wait for it."""
     stdout = sys.__stdout__
     if stdout is None or sys.stdout is not stdout:  # as in a notebook
         print(text, end="", flush=True)

@@ -18,7 +18,7 @@ QUANTITIES = ("cpu", "memory", "shm_size")
 GPU = re.compile(r".+/(gpu|gpu\..+|mig-.+)|gpu\.intel\.com/.+")
 """Resource names of GPUs, including shared ones and MIG slices."""
 PART_OF_GPU = re.compile(r".+/(gpu\..+|mig-.+)|gpu\.intel\.com/(?!i915$|xe$).+")
-"""Names of what is only a part of a GPU: a process can use no more than one, or it is no device."""
+"""Names of what is only a part of a GPU: a process can use no more than one, or it is not a device."""
 NCCL_NAMES = re.compile(r"NCCL_[A-Z0-9_]+")
 OBSOLETE_NCCL = {
     "NCCL_MIN_NRINGS": "is deprecated: use NCCL_MIN_NCHANNELS",

@@ -16,7 +16,7 @@ KEYS = {
 }
 """The fields by which items of lists merge."""
 STANDARD = ("cpu", "memory", "ephemeral-storage")
-"""Resources that are no devices."""
+"""The resources that every node has; all others are devices."""
 
 
 def merge(base: Manifest, patch: Mapping[str, Any]) -> Manifest:

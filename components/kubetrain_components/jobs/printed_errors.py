@@ -12,7 +12,7 @@ from kubetrain_trainer.some_of import MAX_NAMED
 from kubetrain_trainer.termination import failure_message, parse_termination_message
 
 PREFIX = re.compile(r"^\[[a-z]+\d+\]:\s?")
-"""What torch and torchrun put before the lines of a process."""
+"""The prefixes of torch and torchrun before the lines of a process."""
 CALL = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+)')
 OF_LIBRARY = (*LIBRARIES, "/lib/python3", "<")
 ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Failure|Warning)\b(?:: .*)?$")

@@ -15,7 +15,7 @@ class Refusal:
     """Words of the server's message."""
     kind: TroubleKind
     fix: str = ""
-    """What to do before a run, with the groups of the pattern and {namespace}; empty: the remedy of its kind."""
+    """The remedy before a run, with the groups of the pattern and {namespace}; empty: the remedy of its kind."""
 
 
 REFUSALS = (

@@ -1,4 +1,4 @@
-"""Show lines in a thread of its own, because the loop that owns the job must not wait for whoever reads them."""
+"""Show lines in a thread of its own, because the loop that owns the job must not wait for their reader."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ from kubetrain_components.jobs.job_state import LogLine
 
 MAX_LINES = 1000
 STUCK_SECONDS = 5.0
-"""Time that one line takes if nobody reads, as in a terminal after Ctrl-S."""
+"""Time that one line takes if no one reads, as in a terminal after Ctrl-S."""
 LAST_LINES_SECONDS = 1.0
 """Time for the last lines of a launcher that is interrupted."""
 log = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ class ShownLines(threading.Thread):
     def __call__(self, line: LogLine) -> None:
         if dropped := self._dropped:
             self._dropped = 0
-            self.lines.put(LogLine(self._lead, f"warning: {dropped} lines not shown, because nobody read the output"))
+            self.lines.put(LogLine(self._lead, f"warning: {dropped} lines not shown, because the output was not read"))
         self.lines.put(line)
 
     def offer(self, line: LogLine) -> None:
-        """Show one of many lines: wait for a slow reader, but drop the line if nobody reads."""
+        """Show one of many lines: wait for a slow reader, but drop the line if no one reads."""
         while self.lines.qsize() >= MAX_LINES:
             if time.monotonic() - self._taken_at > STUCK_SECONDS:
                 self._dropped += 1

@@ -90,7 +90,7 @@ def _make_version(store: ObjectStore, staging: Path, concurrency: int | None, on
 
 @contextmanager
 def _readable_by_all() -> Iterator[None]:
-    """Let pods of any user read the folders, as they may read the files, whatever the umask."""
+    """Let pods of any user read the folders, as they may read the files, under any umask."""
     before = os.umask(0)
     os.umask(before & 0o022)
     try:

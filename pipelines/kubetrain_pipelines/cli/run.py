@@ -24,7 +24,7 @@ def run_and_show(
         record = run_requested(pipeline, workspace, pairs, params, code)
     except KeyboardInterrupt:
         if run_id := stopped_with_checkpoint(workspace, started):
-            click.echo(f"the training saved a checkpoint: --set resume_from={run_id} goes on from it", err=True)
+            click.echo(f"the training saved a checkpoint: --set resume_from={run_id} continues from it", err=True)
         raise
     print_summary(Console(), record)
     return 0 if record.status == "succeeded" else 1

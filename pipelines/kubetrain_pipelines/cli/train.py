@@ -104,7 +104,7 @@ def _launch_here(training: TrainingJob, backend: JobBackend, on_line: OnLine, *,
         different = f" (different: {', '.join(changed)})" if changed else ""
         raise OtherSettings(
             f"run {training.run_id} has other settings{different}: start it under another "
-            f"--run-id, with --set resume_from={training.run_id} to go on from its checkpoints"
+            f"--run-id, with --set resume_from={training.run_id} to continue from its checkpoints"
         ) from None
 
 

@@ -122,7 +122,7 @@ PARAMETERS = (
         "launcher",
         str,
         "auto",
-        "What runs the training pods: training-operator, trainer or job; auto: the first that the cluster has.",
+        "Launcher of the training pods: training-operator, trainer or job; auto: the first that the cluster has.",
         is_local=True,
     ),
     _from_setting(Placement, "cpu"),

@@ -13,7 +13,7 @@ from kubetrain_trainer.errors import InvalidSetting
 
 CLEAN_PODS = ("Running", "All", "None")
 GPU_SETTINGS = ("gpus", "gpu_resource", "pod")
-FEWER = "the gang has all pods, or with min_workers so many"
+FEWER = "the gang has all pods, or min_workers of them"
 OPERATORS = ("kubeflow.org/training-operator", "kubeflow.org/mpi-operator", "trainer.kubeflow.org/trainjob-controller")
 
 

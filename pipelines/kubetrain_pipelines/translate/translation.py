@@ -47,7 +47,7 @@ BESIDE = {
     "PersistentVolumeClaim": "apply it yourself if volumes names it: a run creates its own PVCs, with storage_class, "
     "staging_size and output_size",
 }
-"""What becomes of objects beside a job, by kind."""
+"""The fate of objects beside a job, by kind."""
 NO_ETCD = "not needed: workers find each other without etcd"
 
 

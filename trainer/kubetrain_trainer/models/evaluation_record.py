@@ -23,7 +23,7 @@ class Measured(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a classifier predicts for a sample."""
+    """The prediction of a classifier for a sample."""
 
     sample: int
     truth: int

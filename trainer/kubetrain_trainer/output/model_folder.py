@@ -85,7 +85,7 @@ def check_latest(latest: Mapping[str, Any], model: ModelFolder, models: str) -> 
     if latest != model.description:
         raise DamagedModel(
             f"{models}/{LATEST} differs from {latest['version']}/{PUBLISHED_DESCRIPTION}: replace it by a copy of the "
-            f"{PUBLISHED_DESCRIPTION} of the version that is to be the latest"
+            f"{PUBLISHED_DESCRIPTION} of the version that should be the latest"
         )
 
 

@@ -101,7 +101,7 @@ class TrainingOutput:
         if others := [name for name in changed if name not in changeable]:
             raise KubetrainError(
                 f"{self.path} holds the output of another training (different: {', '.join(others)}): "
-                "give this run its own id, with resume_from to go on from the checkpoints here, or output directory"
+                "give this run its own id, with resume_from to continue from the checkpoints here, or output directory"
             )
         if changed and not self.is_finished():  # else the record says what it was trained with
             log.info("changed since this run began: %s", ", ".join(changed))

@@ -1,1 +1,1 @@
-"""What a training tells: its log lines, metrics and report, and where its time went."""
+"""Reports a training: its log lines, metrics, report page and where its time went."""

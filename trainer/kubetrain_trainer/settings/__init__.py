@@ -1,1 +1,1 @@
-"""What users set for a training, declared once."""
+"""The settings of a training, declared once."""

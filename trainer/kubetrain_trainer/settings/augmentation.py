@@ -37,7 +37,7 @@ class Random(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
-    """What the setting `augment` holds."""
+    """The options in the setting `augment`."""
 
     PARAMETER: ClassVar[str] = "augment"
 

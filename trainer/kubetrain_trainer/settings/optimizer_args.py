@@ -1,4 +1,4 @@
-"""What the setting `optimizer_args` holds: the options of each optimizer."""
+"""The options of each optimizer, which the setting `optimizer_args` holds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the setting `schedule_args` holds: the options of each learning rate schedule."""
+"""The options of each learning rate schedule, which the setting `schedule_args` holds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from keras import layers
 from kubetrain_trainer.tensorflow_multiworker.layers import layers_of
 
 MOMENTUM = 0.9
-"""As in PyTorch. With the 0.99 or 0.999 of Keras' models, statistics lag by hundreds or thousands of steps."""
+"""PyTorch's momentum. With the 0.99 or 0.999 of Keras' models, statistics lag by hundreds or thousands of steps."""
 
 
 def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[str, Any]) -> keras.Model:

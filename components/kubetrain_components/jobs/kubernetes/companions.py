@@ -27,7 +27,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 SETTLE_SECONDS = 10.0
 NOT_SEEN = "specified trainingRuntime must be created before"
-"""What Trainer's webhook says of a runtime that it has not seen yet."""
+"""The words of Trainer's webhook for a runtime that it has not seen yet."""
 SEEN_SECONDS, PAUSE_SECONDS = 30.0, 0.1
 
 

@@ -1,4 +1,4 @@
-"""What the agents of pods that train together tell each other, through torchrun's store in the first of them.
+"""Messages between the agents of pods that train together, through torchrun's store in the first of them.
 
 torchrun's own agents say nothing: if processes fail in one pod, those of the others may wait for them until a timeout,
 or have ended, so that the pod which starts again waits in vain.
@@ -45,7 +45,7 @@ class OtherPods:
             self._group.store.set(OVER, "")
 
     def await_ends(self, seconds: float) -> bool:
-        """Wait until the processes of all pods have ended, or so long. Return False if those of another pod failed."""
+        """Wait until the processes of all pods have ended, or for this time; return False if another pod's failed."""
         store = self._group.store
         try:
             if store.add(ENDED, 1) == self._group.group_world_size:

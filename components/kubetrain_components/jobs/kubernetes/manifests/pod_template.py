@@ -236,7 +236,7 @@ def _rendezvous_ports(job: Job, replica: Replica) -> dict[str, int]:
 
 
 def _metrics_ports(job: Job, replica: Replica) -> dict[str, int]:
-    """Declare the port in the role that the chief has, where monitoring finds it by its name."""
+    """Declare the port in the role that rank 0 has, where monitoring finds it by its name."""
     return {METRICS_PORT_NAME: job.metrics_port} if job.metrics_port and replica.role == job.lead_role else {}
 
 
