@@ -21,7 +21,9 @@ from support.training_cluster import Cluster
 pytestmark = pytest.mark.cluster
 
 ETCD = replace(
-    PLAIN, rdzv_backend="etcd-v2", etcd_image="no-such-etcd:3.5", pod=pod_patch({}, {"imagePullPolicy": "Never"})
+    PLAIN,
+    rendezvous={"backend": "etcd-v2", "image": "no-such-etcd:3.5"},
+    pod=pod_patch({}, {"imagePullPolicy": "Never"}),
 )
 GONE_SECONDS = 60.0
 
@@ -74,7 +76,7 @@ def test_an_etcd_goes_with_its_job(kind: JobKind, api: KubernetesApi, backend: K
 def test_a_training_meets_in_its_etcd_and_goes_on_without_its_first_pod(namespace: str, launcher: Launcher) -> None:
     cluster = Cluster(namespace, Bucket("unused"))
     training = cluster.synthetic_training(epochs=40, workers=2, min_workers=1, launcher=launcher)
-    etcd = {"rdzv_backend": "etcd-v2", "etcd_image": f"docker.io/kubetrain/test-etcd:{VERSION}"}
+    etcd = {"rendezvous": {"backend": "etcd-v2", "image": f"docker.io/kubetrain/test-etcd:{VERSION}"}}
     training = replace(training, placement=replace(training.placement, **etcd))
     killer = threading.Thread(target=lose_first, args=(cluster, training.to_job()))
     killer.start()

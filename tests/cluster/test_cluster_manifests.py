@@ -28,7 +28,7 @@ GANG = replace(
     secret_env={"A": "b/c"},
     pod=pod_patch({}, {"envFrom": [{"secretRef": {"name": "d"}}]}),
 )
-ETCD = replace(PLAIN, rdzv_backend="etcd-v2")
+ETCD = replace(PLAIN, rendezvous={"backend": "etcd-v2"})
 RESTRICTED = [
     ("pytorch", pytorch()),
     ("elastic", elastic(replace(PLAIN, scale_metrics=[METRIC]))),

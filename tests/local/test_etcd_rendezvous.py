@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +91,14 @@ def termination_log(folder: Path, index: int) -> dict[str, str]:
     return {"KUBETRAIN_TERMINATION_LOG": str(path)}
 
 
-def training(data: Path, output: Path, endpoint: str, min_workers: int = 2, **settings: Any) -> TrainingJob:
+def training(
+    data: Path,
+    output: Path,
+    endpoint: str,
+    min_workers: int = 2,
+    conf: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> TrainingJob:
     return TrainingJob(
         framework="pytorch",
         config=TrainConfig(epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0),
@@ -102,7 +109,9 @@ def training(data: Path, output: Path, endpoint: str, min_workers: int = 2, **se
         workers=2,
         min_workers=min_workers,
         launcher=Launcher.JOB,
-        placement=Placement(image="i", rdzv_backend="etcd-v2", rdzv_endpoint=endpoint, **settings),
+        placement=Placement(
+            image="i", rendezvous={"backend": "etcd-v2", "endpoint": endpoint, **(conf or {})}, **settings
+        ),
     )
 
 
@@ -311,7 +320,7 @@ def test_pods_meet_over_tls_with_a_certificate_of_their_own(program: Path, meet:
         "ssl_cert_key": f"{secret}/tls-key.pem",
     }
     try:
-        codes, text = ends(meet("end", f"https://{etcd.endpoint}", **mounted, rdzv_conf=conf))
+        codes, text = ends(meet("end", f"https://{etcd.endpoint}", **mounted, conf=conf))
     finally:
         etcd.kill()
     assert codes == [0, 0] and "of 2" in text, text

@@ -1085,8 +1085,8 @@ def test_a_queue_that_would_take_the_etcd_of_a_training_is_a_warning(
 ) -> None:
     serve(server, *groups)
     server.put("/apis/kueue.x-k8s.io/v1/namespaces/tests/localqueues/default")
-    found = examine(with_pods=False, pairs=["workers=3", "min_workers=2", "rdzv_backend=etcd-v2"])
-    check(found["etcd queue"], status, "LocalQueue default", "rdzv_endpoint" if status is WARNING else "")
+    found = examine(with_pods=False, pairs=["workers=3", "min_workers=2", 'rendezvous={"backend": "etcd-v2"}'])
+    check(found["etcd queue"], status, "LocalQueue default", "endpoint of rendezvous" if status is WARNING else "")
     assert "etcd queue" not in examine(with_pods=False)
 
 

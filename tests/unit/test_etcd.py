@@ -41,8 +41,8 @@ from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import ApiServer, answer, stamp
 from support.manifests import PLAIN, elastic, indexed, pytorch, tensorflow
 
-OWN = replace(PLAIN, rdzv_backend="etcd-v2")
-YOURS = replace(OWN, rdzv_endpoint="https://etcd.infra:2380")
+OWN = replace(PLAIN, rendezvous={"backend": "etcd-v2"})
+YOURS = replace(PLAIN, rendezvous={"backend": "etcd-v2", "endpoint": "https://etcd.infra:2380"})
 KINDS: dict[JobKind, dict[str, Any]] = {
     JobKind.PYTORCH_JOB: {},
     JobKind.TRAIN_JOB: {"kind": JobKind.TRAIN_JOB, "framework": "pytorch"},
@@ -118,7 +118,7 @@ def test_c10d_stays_the_default_and_its_manifests_as_they_were() -> None:
 def test_the_etcd_serves_the_old_api_and_its_pod_passes_restricted() -> None:
     server = replace(
         OWN,
-        etcd_image="registry/etcd:v3.4.37",
+        rendezvous={"backend": "etcd-v2", "image": "registry/etcd:v3.4.37"},
         gpus=8,
         user=1000,
         pod=pod_patch({"imagePullSecrets": [{"name": "r"}]}, labels={"team": "a"}),
@@ -177,44 +177,45 @@ SECRET = {
     )
 }
 CERTIFICATE = {"ca_cert": "/etc/ca.crt", "ssl_cert": "/tls/tls.crt", "ssl_cert_key": "/tls/tls.key"}
-TLS = {"rdzv_backend": "etcd-v2", "rdzv_endpoint": "https://etcd.infra:2379"}
+ETCD = {"backend": "etcd-v2"}
+TLS = {**ETCD, "endpoint": "https://etcd.infra:2379"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "cause"),
+    ("options", "cause"),
     [
-        ({"rdzv_backend": "etcd"}, "cannot be .etcd.: did you mean .etcd-v2"),
-        ({"rdzv_endpoint": "etcd:2379"}, "no effect: set rdzv_backend to etcd-v2"),
-        ({**TLS, "rdzv_endpoint": "etcd:99999"}, "must be HOST:PORT.*etcd:99999"),
-        ({**TLS, "rdzv_endpoint": "http://etcd/v2"}, "must be HOST:PORT"),
-        ({**TLS, "rdzv_endpoint": "[fd00::1]:2379"}, "must be HOST:PORT"),
-        ({**TLS, "rdzv_endpoint": "etcd-0:2379,etcd-1:2379"}, "one address"),
-        ({"rdzv_backend": "etcd-v2", "etcd_image": ""}, "etcd_image is empty"),
-        ({"rdzv_conf": {"join_timeout": "15m"}}, "join_timeout must be a whole number above 0, not '15m'"),
-        ({"rdzv_conf": {"keep_alive_interval": 0}}, "keep_alive_interval must be a whole number above 0"),
-        ({**TLS, **SECRET, "rdzv_conf": {"ssl_cert": "/tls/../output/key"}}, "absolute path, without .."),
-        ({**TLS, "rdzv_conf": {"protocol": "https"}}, "must not set protocol"),
-        ({**TLS, "rdzv_endpoint": "etcd:1", "rdzv_conf": CERTIFICATE}, "ca_cert has no effect without TLS"),
-        ({**TLS, "rdzv_conf": {"ca_cert": "ca.crt"}}, "ca_cert must be the absolute path"),
-        ({**TLS, "rdzv_conf": CERTIFICATE}, "'/tls/tls.crt' is not in a mounted secret"),
-        ({**TLS, **SECRET, "rdzv_conf": {"ssl_cert": "/tls/shared/tls.pem"}}, "is not in a mounted secret"),
-        ({**TLS, **SECRET, "rdzv_conf": {"ssl_cert_key": "/tls/tls.key"}}, "no effect without ssl_cert"),
+        ({"backend": "etcd"}, "cannot be .etcd.: did you mean .etcd-v2"),
+        ({"endpoint": "etcd:2379"}, "no effect: set backend to etcd-v2"),
+        ({**TLS, "endpoint": "etcd:99999"}, "must be HOST:PORT.*etcd:99999"),
+        ({**TLS, "endpoint": "http://etcd/v2"}, "must be HOST:PORT"),
+        ({**TLS, "endpoint": "[fd00::1]:2379"}, "must be HOST:PORT"),
+        ({**TLS, "endpoint": "etcd-0:2379,etcd-1:2379"}, "one address"),
+        ({**ETCD, "image": ""}, "image of rendezvous is empty"),
+        ({"join_timeout": "15m"}, "join_timeout must be a whole number above 0, not '15m'"),
+        ({"keep_alive_interval": 0}, "keep_alive_interval must be a whole number above 0"),
+        ({**TLS, "ssl_cert": "/tls/../output/key"}, "absolute path, without .."),
+        ({**TLS, "protocol": "https"}, "must not set protocol"),
+        ({**TLS, "endpoint": "etcd:1", **CERTIFICATE}, "ca_cert has no effect without TLS"),
+        ({**TLS, "ca_cert": "ca.crt"}, "ca_cert must be the absolute path"),
+        ({**TLS, **CERTIFICATE, "ssl_cert": "/opt/tls.crt"}, "'/opt/tls.crt' is not in a mounted secret"),
+        ({**TLS, "ssl_cert": "/tls/shared/tls.pem"}, "is not in a mounted secret"),
+        ({**TLS, "ssl_cert_key": "/tls/tls.key"}, "no effect without ssl_cert"),
     ],
 )
-def test_settings_that_would_not_work_are_refused(settings: dict[str, Any], cause: str) -> None:
+def test_options_that_would_not_work_are_refused(options: dict[str, Any], cause: str) -> None:
     with pytest.raises(InvalidSetting, match=cause):
-        Placement(image="i", **settings)
+        Placement(image="i", rendezvous=options, **SECRET)
 
 
 @pytest.mark.parametrize("backend", ["etcd-v2", "c10d"])
 def test_a_password_in_the_endpoint_is_refused_without_being_shown(backend: str) -> None:
     with pytest.raises(InvalidSetting, match="without user, password") as refused:
-        Placement(rdzv_backend=backend, rdzv_endpoint="http://root:hunter2@etcd:2379")
+        Placement(rendezvous={"backend": backend, "endpoint": "http://root:hunter2@etcd:2379"})
     assert "hunter2" not in str(refused.value)
 
 
 def test_certificates_of_a_mounted_secret_are_accepted() -> None:
-    Placement(**TLS, **SECRET, rdzv_conf=CERTIFICATE)
+    Placement(rendezvous={**TLS, **CERTIFICATE}, **SECRET)
 
 
 STATIC = [
@@ -225,12 +226,11 @@ STATIC = [
 ]
 
 
-@pytest.mark.parametrize("setting", ["rdzv_backend", "rdzv_conf"])
+@pytest.mark.parametrize("options", [{"backend": "etcd-v2"}, {"join_timeout": 900}])
 @pytest.mark.parametrize(("job", "remedy"), STATIC, ids=lambda value: getattr(value, "kind", ""))
-def test_a_rendezvous_for_a_job_that_is_not_elastic_is_refused(job: Job, remedy: str, setting: str) -> None:
-    value = {"rdzv_backend": "etcd-v2", "rdzv_conf": {"join_timeout": 900}}[setting]
-    with pytest.raises(InvalidSetting, match=f"{setting}.* applies only to elastic jobs.*: {remedy}remove {setting}$"):
-        job_manifest(replace(job, placement=replace(job.placement, **{setting: value})))
+def test_a_rendezvous_for_a_job_that_is_not_elastic_is_refused(job: Job, remedy: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting, match=f"applies only to elastic jobs.*: {remedy}remove rendezvous$"):
+        job_manifest(replace(job, placement=replace(job.placement, rendezvous=options)))
 
 
 @pytest.fixture
@@ -380,7 +380,7 @@ def test_doctor_tries_your_etcd_from_a_pod_of_the_training() -> None:
     seen = {"read_only": "mounted", "etcd": "error: etcd at etcd.infra:2380 cannot be used"}
     *_, finding = judge_outcomes(planned, probes.Outcomes({}, {}, seen), [])
     assert (finding.check, finding.status) == ("etcd", Status.MISSING)
-    assert "rdzv_endpoint" in finding.remedy
+    assert "endpoint" in finding.remedy
 
 
 def test_the_pod_of_doctor_names_the_etcd_that_it_cannot_reach(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,11 +388,11 @@ def test_the_pod_of_doctor_names_the_etcd_that_it_cannot_reach(monkeypatch: pyte
     (port,) = free_ports(1)
     seen: dict[str, str] = {}
     pod_program.report("etcd", [f"127.0.0.1:{port}", "protocol=http"], seen)
-    assert re.match(f"error: etcd at 127.0.0.1:{port} cannot be used .*refused.* check rdzv_endpoint", seen["etcd"])
+    assert re.match(f"error: etcd at 127.0.0.1:{port} cannot be used .*refused.* check ", seen["etcd"])
 
 
 def test_doctor_counts_the_etcd_and_the_permission_for_its_service() -> None:
-    asked, plain = (needs("workers=3", "min_workers=2", *more) for more in (["rdzv_backend=etcd-v2"], []))
+    asked, plain = (needs("workers=3", "min_workers=2", *more) for more in (['rendezvous={"backend": "etcd-v2"}'], []))
     assert asked.kind is JobKind.PYTORCH_JOB
     more = {name: value - plain.peak().get(name, 0) for name, value in asked.peak().items()}
     assert {name: str(value) for name, value in more.items() if value} == {

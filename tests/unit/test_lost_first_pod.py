@@ -26,7 +26,7 @@ BUDGETS = Budgets(start_seconds=1800, run_seconds=10_000)
 
 
 def job_of(kind: JobKind, backend: str) -> Job:
-    job = elastic(replace(PLAIN, rdzv_backend=backend), **KINDS[kind])
+    job = elastic(replace(PLAIN, rendezvous={"backend": backend}), **KINDS[kind])
     return replace(job, elastic=Elastic(min_replicas=2, max_replicas=4))
 
 

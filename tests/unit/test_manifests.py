@@ -347,10 +347,7 @@ WITHOUT_EFFECT = {
     "deadline_seconds": "counted only by the launcher: the cluster would include the time that pods wait",
     "max_restarts": "becomes the job's backoff limit, which the launcher counts",
     "clean_pods": "used only by the launcher",
-    "rdzv_backend": "refused here, because the job is not elastic: test_etcd.py",
-    "rdzv_endpoint": "the same",
-    "rdzv_conf": "becomes the elastic job's, together with its defaults: test_etcd.py",
-    "etcd_image": "used only by the etcd of an elastic job: test_etcd.py",
+    "rendezvous": "refused here, because the job is not elastic: test_etcd.py",
 }
 
 

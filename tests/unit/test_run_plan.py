@@ -37,7 +37,11 @@ def images(manifest: dict[str, Any]) -> set[str]:
 
 def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> None:
     """A quota on limits.cpu demands it."""
-    placement = {"cpu": "8", "rdzv_backend": "etcd-v2", "pod": pod_patch({}, {"resources": {"limits": {"cpu": "16"}}})}
+    placement = {
+        "cpu": "8",
+        "rendezvous": {"backend": "etcd-v2"},
+        "pod": pod_patch({}, {"resources": {"limits": {"cpu": "16"}}}),
+    }
     config = {"model": "own:build", "test_split": "test", "data": "tar_shards", "data_access": "cache"}
     made = plan(placement=placement, workers=3, min_workers=2, train_config=config, skip_unchanged=True)
     pods = [each["spec"] for each in templates_in(made)]

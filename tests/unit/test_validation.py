@@ -94,7 +94,7 @@ REJECTED: list[tuple[Job, str]] = [
     (elastic(replicas=replicas(Worker=1)), "Workers must be between 2 and 4, not 1"),
     (elastic(replace(PLAIN, scheduler="kueue", queue="q")), "Kueue stops a PyTorchJob whose number of pods changes"),
     (elastic(elastic=replace(BOUNDS, rdzv_backend="etcd")), "rdzv_backend 'etcd' needs a server"),
-    (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": ""})), "rdzv_conf as key=value,key=value"),
+    (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": ""})), "rendezvous as key=value,key=value"),
     (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": "1,b=2"})), "remove entries that are empty or contain , or ="),
     (elastic(replicas=replicas(RestartPolicy.EXIT_CODE, Worker=2)), "an elastic job needs restart_policy OnFailure"),
     (elastic(replicas=replicas(RestartPolicy.NEVER, Worker=2)), "an elastic job needs restart_policy OnFailure"),

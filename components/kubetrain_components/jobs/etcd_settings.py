@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Self
 
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 ETCD_BACKEND = "etcd-v2"
+BACKENDS = ("c10d", ETCD_BACKEND)
 ETCD_STAGE = "etcd"
 """The stage in the labels and annotations of an etcd."""
 PORT = 2379
@@ -38,8 +39,8 @@ class Endpoint:
         if found is None or not 0 < int(found["port"] or PORT) < 2**16:
             shown = "the one given" if "@" in text else f"'{text}'"  # it may hold a password
             raise InvalidSetting(
-                f"rdzv_endpoint must be HOST:PORT, http://HOST:PORT or https://HOST:PORT, not {shown}: torchrun takes "
-                "one address without user, password or path"
+                f"endpoint of rendezvous must be HOST:PORT, http://HOST:PORT or https://HOST:PORT, not {shown}: "
+                "torchrun takes one address without user, password or path"
             )
         return cls(found["protocol"] or "http", found["host"], int(found["port"] or PORT))
 
@@ -55,33 +56,32 @@ def check_rendezvous(
         InvalidSetting: if a setting has no effect or no value, or TLS would not work with these.
     """
     has_tls = bool(endpoint) and Endpoint.parse(endpoint).protocol == "https"
+    if backend not in BACKENDS:
+        raise InvalidSetting(f"backend of rendezvous cannot be '{backend}': {did_you_mean(backend, BACKENDS)}")
     if endpoint and backend != ETCD_BACKEND:
-        raise InvalidSetting(f"rdzv_endpoint '{endpoint}' has no effect: set rdzv_backend to {ETCD_BACKEND}")
+        raise InvalidSetting(f"endpoint '{endpoint}' of rendezvous has no effect: set backend to {ETCD_BACKEND}")
     if backend == ETCD_BACKEND and not endpoint and not image:
-        raise InvalidSetting("etcd_image is empty: set it to an image of etcd 3.4 or 3.5, or set rdzv_endpoint")
+        raise InvalidSetting("image of rendezvous is empty: set it to an image of etcd 3.4 or 3.5, or set endpoint")
     for name in WHOLE_NUMBERS:
         if name in conf and not (str(conf[name]).isdecimal() and int(conf[name])):
-            raise InvalidSetting(f"rdzv_conf {name} must be a whole number above 0, not '{conf[name]}'")
+            raise InvalidSetting(f"rendezvous {name} must be a whole number above 0, not '{conf[name]}'")
     if "protocol" in conf:
-        raise InvalidSetting("rdzv_conf must not set protocol: write rdzv_endpoint as https://HOST:PORT")
+        raise InvalidSetting("rendezvous must not set protocol: write endpoint as https://HOST:PORT")
     files = {name: str(conf[name]) for name in (CA, CERTIFICATE, KEY) if name in conf}
     if files and not has_tls:
-        raise InvalidSetting(
-            f"rdzv_conf {min(files)} has no effect without TLS: set rdzv_endpoint to https://HOST:PORT"
-        )
+        raise InvalidSetting(f"rendezvous {min(files)} has no effect without TLS: set endpoint to https://HOST:PORT")
     for name, path in files.items():
         if not path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise InvalidSetting(
-                f"rdzv_conf {name} must be the absolute path, without .., of a file in the pods: mount a secret by "
-                "volumes and volume_mounts"
+                f"rendezvous {name} must be the absolute path, without .., of a file in the pods: mount a secret in pod"
             )
         if name != CA and not _is_secret(path, volumes, mounts):
             raise InvalidSetting(
-                f"rdzv_conf {name} '{path}' is not in a mounted secret, and a key must not be in an image or on a "
+                f"rendezvous {name} '{path}' is not in a mounted secret, and a key must not be in an image or on a "
                 "shared volume: mount one in pod"
             )
     if KEY in files and CERTIFICATE not in files:
-        raise InvalidSetting(f"rdzv_conf {KEY} has no effect without {CERTIFICATE}: set both")
+        raise InvalidSetting(f"rendezvous {KEY} has no effect without {CERTIFICATE}: set both")
 
 
 def _is_secret(file: str, volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]]) -> bool:

@@ -24,6 +24,7 @@ OBSOLETE_NCCL = {
     "NCCL_MIN_NRINGS": "is deprecated: use NCCL_MIN_NCHANNELS",
     "NCCL_TREE_THRESHOLD": "has no effect since NCCL 2.5: choose the algorithm with NCCL_ALGO",
 }
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.35"
 SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 
@@ -83,19 +84,11 @@ class Placement(Settings):
         "metrics in Kubernetes' format by which an autoscaler scales an elastic job from min_workers to max_workers; "
         "empty: no autoscaler",
     )
-    rdzv_backend: str = setting(
-        "c10d",
-        "how the pods of an elastic job find each other; etcd-v2: through etcd instead of the first pod",
-        choices=("c10d", "etcd-v2"),
-    )
-    rdzv_endpoint: str = setting(
-        "", "your own etcd for etcd-v2, as HOST:PORT or https://HOST:PORT; empty: one that is created for each job"
-    )
-    rdzv_conf: dict[str, Any] = setting(
-        {}, 'more rendezvous settings of torchrun, such as {"join_timeout": 900}, or the files for TLS to your etcd'
-    )
-    etcd_image: str = setting(
-        "quay.io/coreos/etcd:v3.5.35", "image of the etcd that is created for a job; only 3.4 and 3.5 work"
+    rendezvous: dict[str, Any] = setting(
+        {},
+        'how the pods of an elastic job find each other, if not through the first of them: {"backend": "etcd-v2"} by an '
+        "etcd of the job's own (image: one of version 3.4 or 3.5), with endpoint (HOST:PORT or https://HOST:PORT) by "
+        "yours. Other options are torchrun's, such as join_timeout, or the files for TLS to your etcd",
     )
     restart_policy: str = setting(
         "OnFailure",
@@ -134,6 +127,7 @@ class Placement(Settings):
         check_texts("nccl", self.nccl)
         for name in self.nccl:
             _check_nccl(name)
+        check_texts("rendezvous", self.rendezvous)
         etcd = (self.rdzv_backend, self.rdzv_endpoint, self.etcd_image)
         check_rendezvous(*etcd, self.rdzv_conf, self.spec.get("volumes") or [], self.main.get("volumeMounts") or [])
         for name, source in self.secret_env.items():
@@ -145,6 +139,24 @@ class Placement(Settings):
             raise InvalidSetting(f"scheduler {self.scheduler} places the pods itself: remove schedulerName '{own}'")
         if self.scheduler == "kueue" and not self.queue:
             raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
+
+    @property
+    def rdzv_backend(self) -> str:
+        return str(self.rendezvous.get("backend", "c10d"))
+
+    @property
+    def rdzv_endpoint(self) -> str:
+        return str(self.rendezvous.get("endpoint", ""))
+
+    @property
+    def etcd_image(self) -> str:
+        """The image of the etcd that is created for a job."""
+        return str(self.rendezvous.get("image", ETCD_IMAGE))
+
+    @property
+    def rdzv_conf(self) -> dict[str, Any]:
+        """The options that torchrun reads."""
+        return {name: value for name, value in self.rendezvous.items() if name not in ("backend", "endpoint", "image")}
 
     @classmethod
     def some_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,8 +254,8 @@ def is_gpu(resource: str) -> bool:
 
 
 def _check_names(placement: Placement) -> None:
-    for setting_name in ("image", "etcd_image"):
-        if image := getattr(placement, setting_name):
+    for setting_name, image in (("image", placement.image), ("image of rendezvous", placement.etcd_image)):
+        if image:
             check_image(setting_name, image)
     if placement.queue:
         check_object_name("queue", placement.queue)

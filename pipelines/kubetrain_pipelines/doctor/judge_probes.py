@@ -25,7 +25,7 @@ OTHER_STORAGE = (
     "use storage that supports fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
 )
 OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
-FIX_ETCD = "correct rdzv_endpoint or the files in rdzv_conf, or leave rdzv_endpoint empty for an etcd of the job's own"
+FIX_ETCD = "correct endpoint or the files in rendezvous, or leave endpoint out for an etcd of the job's own"
 FIX_TASK = (
     "correct model or entry, bring your folder with --code, or build an image of the trainer that contains your code: "
     "--set image=REGISTRY/IMAGE"

@@ -137,7 +137,7 @@ def judge_etcd_queue(default: Manifest | None) -> Finding:
     return warning(
         f"Kueue puts the Job of the etcd into LocalQueue {DEFAULT}, as all jobs of this namespace that name no queue: "
         "it may suspend the etcd under a training that runs",
-        f"use an etcd of yours (rdzv_endpoint), or a namespace without a LocalQueue {DEFAULT}",
+        f"use an etcd of yours (endpoint of rendezvous), or a namespace without a LocalQueue {DEFAULT}",
     )
 
 

@@ -38,7 +38,7 @@ REASONS = {
     r"\.terminationGracePeriodSeconds": "a pod needs a second or more to save a checkpoint: set grace_seconds",
     r"(nprocPerNode|nProcPerNode|numProcPerNode)": "set processes_per_worker, one for each GPU",
     r"[rR]dzv|\.standalone": "workers find each other by the c10d rendezvous of worker 0, which needs no server or "
-    "ID; to use etcd, set rdzv_backend, and rdzv_endpoint if it is yours",
+    "ID; to use etcd, set rendezvous",
     r"\.max(Replicas|Nodes)": "Kueue stops a PyTorchJob that grows: set max_workers with launcher trainer or job",
     r"\.activeDeadlineSeconds": "set deadline_seconds",
     r"priority-class$": "set priorityClassName of pod",

@@ -154,13 +154,11 @@ def _static_problems(job: Job) -> Iterator[str]:
         yield f"Workers cannot find each other without a {lead} or an elastic policy: add one of them"
     if job.placement.scale_metrics:
         yield "scale_metrics apply only to elastic jobs: set min_workers, or remove scale_metrics"
-    if job.placement.rdzv_backend != "c10d" and job.is_training:
+    if job.placement.rendezvous and job.is_training:
         yield (
-            f"rdzv_backend {job.placement.rdzv_backend} applies only to elastic jobs, because others know their "
-            f"number and first pod: {_or_elastic(job)}remove rdzv_backend"
+            "rendezvous applies only to elastic jobs, because others know their number and first pod: "
+            f"{_or_elastic(job)}remove rendezvous"
         )
-    if job.placement.rdzv_conf and job.is_training:
-        yield f"rdzv_conf applies only to elastic jobs: {_or_elastic(job)}remove rdzv_conf"
 
 
 def _or_elastic(job: Job) -> str:
@@ -193,7 +191,7 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
     if elastic.rdzv_backend != "c10d":
         yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server: set it in placement, which accepts etcd-v2"
     if any(not key or not value or re.search("[,=]", key + value) for key, value in elastic.rdzv_conf.items()):
-        yield "torchrun reads rdzv_conf as key=value,key=value: remove entries that are empty or contain , or ="
+        yield "torchrun reads rendezvous as key=value,key=value: remove entries that are empty or contain , or ="
     if any(replica.restart_policy is not RestartPolicy.ON_FAILURE for replica in job.replicas):
         # An agent that loses a peer exits with code 1, which ExitCode treats as a permanent failure.
         yield "an elastic job needs restart_policy OnFailure: under any other, the loss of worker-0 fails the job"
