@@ -10,7 +10,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.definitions.images import image_warnings
 from kubetrain_pipelines.requests import bring_code
-from kubetrain_pipelines.requests.parse_parameters import secret_remarks
+from kubetrain_pipelines.requests.parse_parameters import secret_warnings
 from kubetrain_pipelines.requests.planned_run import planned_run
 
 NOTE_ON_AUTO = "# launcher auto takes the first that the cluster has: this is what the training operator would get."
@@ -33,7 +33,7 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
 
 def _warnings(parameters: RunParameters, brought: PackedCode | None, manifests: str) -> Iterator[str]:
     placement, config = parameters.placement, parameters.train_config
-    yield from secret_remarks({"placement": placement.changed_settings(), "train_config": config.changed_settings()})
+    yield from secret_warnings({"placement": placement.changed_settings(), "train_config": config.changed_settings()})
     yield from placement.warnings()
     for name in bring_code.needed_in_image(brought, config):
         yield f"{placement.image} must have your '{name}', which only a cluster can tell: `kubetrain doctor` tries it"

@@ -36,7 +36,7 @@ from kubetrain_pipelines.cli.train_settings import STORE, check_settings, fetchi
 from kubetrain_pipelines.definitions.images import TRAINERS, image_warnings
 from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_pipelines.requests import bring_code, say
-from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_remarks
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_warnings
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -138,8 +138,8 @@ def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
     declared = _declared(options)
     check_settings(declared, options.pairs, options.params, cluster=options.cluster)
     settings = parse_parameters(declared, pairs, options.params)
-    for remark in secret_remarks(settings):
-        _say(options)(f"warning: {remark}")
+    for warning in secret_warnings(settings):
+        _say(options)(f"warning: {warning}")
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
     if code:

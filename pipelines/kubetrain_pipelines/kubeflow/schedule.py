@@ -42,7 +42,7 @@ class Timing:
 class ListedSchedule:
     message: Message
     note: str
-    """A remark on something unusual; may be empty."""
+    """A note on something unusual; may be empty."""
 
 
 def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> Message:

@@ -13,7 +13,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.server_version import check_runs_pipeline
 from kubetrain_pipelines.requests import bring_code
-from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_remarks
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_warnings
 from kubetrain_pipelines.requests.planned_run import check_before_sending
 from kubetrain_pipelines.requests.say import Say
 
@@ -58,8 +58,8 @@ def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions, say: Say) 
     parameters = parse_parameters(file.parameters, [*options.pairs, *bring_code.as_pairs(code)], options.params)
     check_before_sending(file.name, file.parameters, parameters)
     unpublished = image_warnings(file.content.decode(), parameters.get("placement"))
-    for remark in (*secret_remarks(parameters), *unpublished):
-        say(f"warning: {remark}")
+    for warning in (*secret_warnings(parameters), *unpublished):
+        say(f"warning: {warning}")
     check_runs_pipeline(api, file.content)
     bring_code.upload(code, file.parameters, parameters)
     version = ensure_version(api, file)

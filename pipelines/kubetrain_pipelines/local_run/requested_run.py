@@ -12,7 +12,7 @@ from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.requests import bring_code, say
-from kubetrain_pipelines.requests.parse_parameters import parse_parameters, read_parameters, secret_remarks
+from kubetrain_pipelines.requests.parse_parameters import parse_parameters, read_parameters, secret_warnings
 from kubetrain_pipelines.requests.run_view import progress_view
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.config import TrainConfig
@@ -32,8 +32,8 @@ def run_requested(
     check_apply_here(pipeline, [*in_file, *(pair.partition("=")[0] for pair in pairs)])
     brought = bring_code.pack(code, without=workspace)
     parameters = parse_parameters(local_parameters(pipeline), [*pairs, *bring_code.as_pairs(brought)], params)
-    for remark in secret_remarks(parameters):
-        say.print_line(f"warning: {remark}")
+    for warning in secret_warnings(parameters):
+        say.print_line(f"warning: {warning}")
     bring_code.check_is_here(brought, parameters.get("train_config", {}))
     unpack_code = partial(bring_code.unpack_here, brought, workspace / "code")
     with progress_view() as view:

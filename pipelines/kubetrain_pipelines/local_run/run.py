@@ -25,7 +25,7 @@ from kubetrain_pipelines.requests.run_view import RunView
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.code_folder import SAFE_PATH
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.remarks import remarks_on_entry
+from kubetrain_trainer.settings.setting_warnings import entry_warnings
 
 POLL_SECONDS = 0.1
 
@@ -51,8 +51,8 @@ def run_local(
     config = TrainConfig.from_dict(values.pop(TrainConfig.PARAMETER, {}))
     _check(pipeline, config, values)
     with _locked(workspace):
-        for remark in remarks_on_entry(config):
-            view.say(f"warning: {remark}")
+        for warning in entry_warnings(config):
+            view.say(f"warning: {warning}")
         variables = prepare()
         record = RunRecord(
             pipeline=pipeline, workspace=workspace, parameters=values, config=config.to_dict(), started=time.time()

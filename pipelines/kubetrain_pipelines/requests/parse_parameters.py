@@ -154,7 +154,7 @@ def _check_complete(known: Mapping[str, Parameter], values: Mapping[str, Any]) -
             raise InvalidSetting(f"{name} is missing ({parameter.description.rstrip('.')}): set {name}=VALUE")
 
 
-def secret_remarks(parameters: Mapping[str, Any]) -> list[str]:
+def secret_warnings(parameters: Mapping[str, Any]) -> list[str]:
     return [REMARK.format(name) for name in _secrets_in(parameters)]
 
 

@@ -31,7 +31,7 @@ from kubetrain_trainer.processes.watchdog import STORAGE_SECONDS, Watchdog
 from kubetrain_trainer.reporting.time_spent import describe
 from kubetrain_trainer.reporting.training_report import TrainingReport, total_steps
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.remarks import training_warnings
+from kubetrain_trainer.settings.setting_warnings import training_warnings
 from kubetrain_trainer.stop_signal import mark_as_saving_until_exit
 
 AGroup = TypeVar("AGroup", bound=ProcessGroup)

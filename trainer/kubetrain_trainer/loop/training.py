@@ -21,7 +21,7 @@ from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.reporting.own_time import OwnTime
 from kubetrain_trainer.reporting.profile import Profile
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.remarks import own_data_warnings
+from kubetrain_trainer.settings.setting_warnings import own_data_warnings
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_
 from kubetrain_trainer.processes.process_role import own_role
 from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
 from kubetrain_trainer.settings.entry import Entry, parse_entry
-from kubetrain_trainer.settings.remarks import remarks_on_entry
+from kubetrain_trainer.settings.setting_warnings import entry_warnings
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.termination import end_without_teardown, report_failure, report_result
 
@@ -49,8 +49,8 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     if role.local_rank == 0:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     if role.is_rank_0:
-        for remark in remarks_on_entry(arguments.config):
-            print(remark, flush=True)
+        for warning in entry_warnings(arguments.config):
+            print(warning, flush=True)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
         forget_model(output, role)

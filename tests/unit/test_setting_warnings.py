@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.settings.remarks import training_warnings
+from kubetrain_trainer.settings.setting_warnings import training_warnings
 
 
 def said(settings: dict[str, Any], *, peak_rate: float = 0.1, **own: object) -> list[str]:

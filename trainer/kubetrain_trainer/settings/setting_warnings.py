@@ -47,7 +47,7 @@ def _unused_settings(config: TrainConfig) -> Iterator[str]:
         yield "rand_augment_magnitude has no effect without rand_augment"
 
 
-def remarks_on_entry(config: TrainConfig) -> Iterator[str]:
+def entry_warnings(config: TrainConfig) -> Iterator[str]:
     """Name the settings that have no effect beside an entry, if there is one."""
     if config.entry:
         yield from _unread(
