@@ -86,9 +86,9 @@ class Placement(Settings):
     )
     rendezvous: dict[str, Any] = setting(
         {},
-        'how the pods of an elastic job find each other, if not through the first of them: {"backend": "etcd-v2"} by an '
-        "etcd of the job's own (image: one of version 3.4 or 3.5), with endpoint (HOST:PORT or https://HOST:PORT) by "
-        "yours. Other options are torchrun's, such as join_timeout, or the files for TLS to your etcd",
+        'how the pods of an elastic job find each other, if not through the first of them: {"backend": "etcd-v2"} by '
+        "an etcd of the job's own (image: one of version 3.4 or 3.5), with endpoint (HOST:PORT or https://HOST:PORT) "
+        "by yours. Other options are torchrun's, such as join_timeout, or the files for TLS to your etcd",
     )
     restart_policy: str = setting(
         "OnFailure",
