@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.pytorch_ddp.export import find_weights, read_weights, write_safetensors
+from kubetrain_trainer.settings.config import TrainConfig
+from support.process_groups import start_python
 
 WEIGHTS = {
     "embedding": torch.arange(12.0).reshape(4, 3),
@@ -78,3 +81,25 @@ def test_the_library_of_safetensors_reads_an_index_in_the_usual_form(tmp_path: P
     files, metadata = get_checkpoint_shard_files(str(tmp_path), str(find_weights(tmp_path, listing(tmp_path))))
     assert [Path(each).name for each in files] == sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert sorted(metadata["all_checkpoint_keys"]) == sorted(WEIGHTS)
+
+
+@pytest.mark.parametrize(("weights_format", "file"), [("pytorch", "model.pt"), ("safetensors", "model.safetensors")])
+def test_a_training_exports_its_weights_in_the_format_that_is_set(
+    weights_format: str, file: str, tmp_path: Path
+) -> None:
+    settings = ("--data", "synthetic", "--max-steps", "1", "--batch-size", "8", "--metrics-port", "0")
+    places = ("--data-dir", ".", "--output-dir", "run")
+    process = start_python(
+        *("-m", "kubetrain_trainer.pytorch_ddp.train", *places, *settings, "--weights-format", weights_format),
+        cwd=tmp_path,
+    )
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert [listed["name"] for listed in TrainingOutput(tmp_path / "run").read_export()["files"]] == [file]
+
+
+@pytest.mark.parametrize(("sharding", "is_safetensors"), [("none", False), ("full", True)])
+def test_by_default_the_format_follows_the_sharding(sharding: str, is_safetensors: bool) -> None:
+    assert TrainConfig(sharding=sharding).exports_safetensors is is_safetensors
+    assert TrainConfig(sharding=sharding, weights_format="pytorch").exports_safetensors is False
+    assert TrainConfig(sharding=sharding, weights_format="safetensors").exports_safetensors is True

@@ -557,6 +557,14 @@ class TestWhole:
         assert report["sub_path"] == f"versions/{DIGEST}/data"
         assert claims.made == [(CLAIM, "kubetrain-staging"), (CLAIM, "kubetrain-output"), (CLAIM, NAME)]
 
+    def test_a_pvc_that_is_not_filled_in_time_names_the_setting(self) -> None:
+        claims = MemoryClaims(phase="Pending")
+        claims.classes["fast-ssd"] = AT_ONCE
+        began = time.monotonic()
+        with pytest.raises(KubetrainError, match="raise expose_seconds"):
+            self._sync(claims, Finishing(), expose_seconds=1)
+        assert 1 <= time.monotonic() - began < 20
+
     def test_nothing_is_transferred_if_the_exposure_is_impossible(self, claims: MemoryClaims) -> None:
         backend = Finishing()
         with pytest.raises(InvalidSetting, match="is ReadWriteOnce, not ReadWriteMany"):

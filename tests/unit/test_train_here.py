@@ -57,7 +57,10 @@ def finish(done: TrainOptions) -> None:
     ("changes", "says"),
     [
         ({"pairs": ("data=synthetic", "epochs=3")}, "run b has other settings (different: epochs): start it under"),
-        ({"workers": 2}, "run b has other settings: start it under another --run-id, with --set resume_from=b to continue"),
+        (
+            {"workers": 2},
+            "run b has other settings: start it under another --run-id, with --set resume_from=b to",
+        ),
     ],
 )
 def test_a_run_with_other_settings_is_continued_under_another_id(
