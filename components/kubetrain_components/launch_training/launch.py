@@ -35,7 +35,7 @@ def launch_training(
 ) -> dict[str, Any]:
     """Train, and return the step, name and manifest hash of the last checkpoint, and what the time was spent on.
 
-    There is no name if the pods that reported it are gone: the next step, which mounts the output PVC, verifies every
+    The name is empty if the pods that reported it are gone: the next step, which mounts the output PVC, verifies every
     byte.
 
     Raises:

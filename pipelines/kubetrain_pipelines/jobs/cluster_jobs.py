@@ -41,7 +41,7 @@ def connect_for_job(namespace: str, retry_seconds: float, elsewhere: str) -> Kub
         elsewhere: What has no such name, for the error.
 
     Raises:
-        KubetrainError: if there is no cluster to ask.
+        KubetrainError: if no cluster can be asked.
     """
     try:
         return KubernetesApi.connect(namespace, retry_seconds)

@@ -78,7 +78,7 @@ class KfpApi:
         """Return the status and text of an answer, also if it is an error, after one attempt.
 
         Raises:
-            Unreachable: if there is no answer.
+            Unreachable: if the server does not answer.
         """
         try:
             return self._exchange("GET", path, query)[:2]

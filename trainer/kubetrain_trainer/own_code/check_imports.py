@@ -36,7 +36,7 @@ def _try(config: TrainConfig) -> str:
         return f"{ERROR}{_short(error)}"
     except SyntaxError as error:
         return f"{ERROR}cannot import '{tried}': {_short(error)}"
-    except Exception as error:  # noqa: BLE001 - whatever the user's code may raise
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         return f"{WARNING}importing '{tried}' without GPU and dataset raised {type(error).__name__}: {_short(error)}"
     return f"'{tried}' can be imported"
 

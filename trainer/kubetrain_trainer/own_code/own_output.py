@@ -49,7 +49,7 @@ def accept_model(output: TrainingOutput, role: ProcessRole, stop: StopSignal) ->
     """Complete the output of a script or command that ended, unless session.finish() has done so.
 
     Raises:
-        KubetrainError: if there is no model.
+        KubetrainError: if the model is missing.
     """
     if output.is_finished():
         return

@@ -15,7 +15,7 @@ from kubetrain_trainer.tensorflow_multiworker.task import KerasTask
 class SGD(keras.optimizers.SGD):
     """SGD with PyTorch's momentum: a sum of gradients, which each step multiplies by its own learning rate.
 
-    Keras adds up steps instead, so that under a schedule those of earlier rates go on.
+    Keras adds up steps instead, so that steps at earlier rates keep their effect under a schedule.
     """
 
     def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:

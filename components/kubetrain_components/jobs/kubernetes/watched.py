@@ -71,7 +71,7 @@ class Watched(BackgroundThread):
 
     @property
     def is_cut_off(self) -> bool:
-        """True if the objects may have changed since: there is no watch, and requests fail."""
+        """True if the objects may have changed since the watch was lost, because requests fail too."""
         return time.monotonic() - self._cut_off_since > CUT_OFF_SECONDS
 
     def objects(self) -> list[WatchedObject]:

@@ -125,7 +125,7 @@ def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[byte
 
 
 def _are_empty(get_page: GetPage, names: Sequence[str]) -> bool:
-    """Return True if there are no objects under these few names.
+    """Return True if these few names have no objects.
 
     Servers name folders whose objects are all deleted, in a versioned bucket or since the folders were listed.
     """
