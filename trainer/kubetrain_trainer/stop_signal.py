@@ -42,7 +42,7 @@ class StopSignal:
 
 
 def exit_on_sigterm() -> None:
-    """Exit on SIGTERM before the training has anything to save. By default, the first process of a container ignores it."""
+    """Exit on SIGTERM before the training has anything to save. By default, a container's first process ignores it."""
     signal.signal(signal.SIGTERM, lambda *_: end_process(EXIT_CODE))
 
 
