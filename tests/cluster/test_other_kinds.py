@@ -12,6 +12,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.settings.base import as_text
 from support.cli import kubetrain, read_until, start
 from support.cluster import await_that
 from support.following import evict
@@ -34,7 +35,6 @@ SMALL = {
     "memory": "512Mi",
     "shm_size": "64Mi",
     "grace_seconds": "5",
-    "pod": pod_patch({}, {"imagePullPolicy": "Never"}),
 }
 
 
@@ -46,9 +46,12 @@ def place(namespace: str, api: KubernetesApi) -> Iterator[str]:
     yield namespace
 
 
-def arguments(namespace: str, framework: str, launcher: Launcher, *faults: str, **more: str) -> list[str]:
-    placement = {**SMALL, "image": f"docker.io/kubetrain/test-{framework}:1", **more}
-    settings = [f"--set={name}={value}" for name, value in placement.items()]
+def arguments(
+    namespace: str, framework: str, launcher: Launcher, *faults: str, account: str = "", **more: str
+) -> list[str]:
+    pod = pod_patch({"serviceAccountName": account}, {"imagePullPolicy": "Never"})
+    placement = {**SMALL, "image": f"docker.io/kubetrain/test-{framework}:1", "pod": pod, **more}
+    settings = [f"--set={name}={as_text(value)}" for name, value in placement.items()]
     options = ["--cluster", "--namespace", namespace, "--framework", framework, "--launcher", launcher.value]
     return ["train", *options, *settings, "--run-id", "r1", "--", *PROGRAMS[framework], *faults]
 
@@ -86,7 +89,7 @@ def test_all_ranks_of_a_program_meet(framework: str, launcher: Launcher, place: 
 def test_mpirun_reaches_the_workers_as_an_account_of_your_own(place: str, api: KubernetesApi) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "team"}}
     api.create(api.path("v1", "serviceaccounts"), account)
-    finished = kubetrain(*arguments(place, "mpi", OPERATOR, service_account="team"))
+    finished = kubetrain(*arguments(place, "mpi", OPERATOR, account="team"))
     assert finished.exit_code == 0, finished.output
     assert finished.output.count("sum 3") == 2
     assert {pod["spec"]["serviceAccountName"] for pod in pods(api)} == {"team"}
