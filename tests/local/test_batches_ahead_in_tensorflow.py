@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.data.left_out import DamagedImage, LeftOut
-from kubetrain_trainer.tensorflow_multiworker.loading import Part, keep_memory, load
+from kubetrain_trainer.tensorflow_multiworker.loading import DatasetReader, keep_memory, load
 
 SAMPLES, DAMAGED = 40, 13
 
@@ -89,9 +89,9 @@ assert policies == ["mixed_bfloat16"] * 2, policies
 gc.disable()
 loaded = load(Noted(), epochs(2))
 next(loaded)
-assert any(isinstance(each, Part) for each in gc.get_objects())
+assert any(isinstance(each, DatasetReader) for each in gc.get_objects())
 loaded.close()
-assert not any(isinstance(each, Part) for each in gc.get_objects()), "an iterator is left, and the process may not end"
+assert not any(isinstance(each, DatasetReader) for each in gc.get_objects()), "an iterator is left, and the process may not end"
 gc.enable()
 
 for count in (1, 2):
