@@ -91,7 +91,8 @@ loaded = load(Noted(), epochs(2))
 next(loaded)
 assert any(isinstance(each, DatasetReader) for each in gc.get_objects())
 loaded.close()
-assert not any(isinstance(each, DatasetReader) for each in gc.get_objects()), "an iterator is left: the process may not end"
+left = [each for each in gc.get_objects() if isinstance(each, DatasetReader)]
+assert not left, "an iterator is left, and the process may not end"
 gc.enable()
 
 for count in (1, 2):
