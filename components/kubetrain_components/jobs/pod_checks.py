@@ -72,9 +72,9 @@ def check_pod(pod: Mapping[str, Any]) -> None:
         if name not in POD:
             raise InvalidSetting(f"pod has no field '{name}': {did_you_mean(name, POD)}")
     check_shape("pod", pod, POD)
-    for problem in (*_metadata_problems(pod), *_spec_problems(pod.get("spec") or {})):
-        raise InvalidSetting(problem)
     spec = pod.get("spec") or {}
+    for problem in (*_metadata_problems(pod), *_spec_problems(spec)):
+        raise InvalidSetting(problem)
     for field in (field for field in OBJECTS if spec.get(field)):
         check_object_name(f"pod.spec.{field}", str(spec[field]))
 

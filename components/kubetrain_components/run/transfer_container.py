@@ -72,19 +72,16 @@ def transfer_container(
     """
     source = ("--uri", uri, "--endpoint", parameters.s3_endpoint)
     command = ("python", "-m", program, *source, *arguments, "--to", mount["mountPath"])
-    container = _container(parameters, command)
+    placement = transfer_placement(parameters)
+    container = _container(parameters, placement, command)
     resources = {"requests": RESOURCES, "limits": RESOURCES}
     own = {"name": mount["name"], "volumeMounts": [*container.get("volumeMounts", []), mount], "resources": resources}
-    return {
-        "container": {**container, **own},
-        "volumes": list(transfer_placement(parameters).spec.get("volumes") or []),
-    }
+    return {"container": {**container, **own}, "volumes": list(placement.spec.get("volumes") or [])}
 
 
-def _container(parameters: RunParameters, command: tuple[str, ...]) -> Manifest:
+def _container(parameters: RunParameters, placement: Placement, command: tuple[str, ...]) -> Manifest:
     replica = Replica(role="Fetch", count=1, command=command, env=OWN_PROGRAM)
     identity = JobIdentity(pipeline=parameters.pipeline, stage="fetch", run_id=parameters.run_id)
-    placement = transfer_placement(parameters)
     job = Job(identity=identity, kind=JobKind.BATCH_JOB, replicas=(replica,), placement=placement)
     container: Manifest = pod_template(job, replica)["spec"]["containers"][0]
     return container
