@@ -81,9 +81,8 @@ def _with_one_gpu(training: Placement) -> Placement:
     """Keep RDMA devices: as pods with them run as root, no other user can write to the output."""
     gpus = [name for name, count in training.devices.items() if is_gpu(name) and amount(str(count))]
     kept = [] if training.gpus else gpus[:1]
-    limits = {name: value for name, value in training.limits.items() if not is_gpu(name)}
-    others = {name: count for name, count in training.devices.items() if not is_gpu(name)}
-    limits |= {**others, **dict.fromkeys(kept, 1)}
+    others = {name: value for name, value in {**training.limits, **training.devices}.items() if not is_gpu(name)}
+    limits = {**others, **dict.fromkeys(kept, 1)}
     pod = training.pod if training.limits == limits else without_devices(training.pod, limits)
     return replace(training, gpus=min(training.gpus, 1), pod=pod)
 
