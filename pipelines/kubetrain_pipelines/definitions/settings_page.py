@@ -4,14 +4,14 @@ python -m kubetrain_pipelines.definitions.settings_page >docs/settings.md
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, describe, parameters_of
 from kubetrain_trainer.settings.augmentation import Recipe
-from kubetrain_trainer.settings.base import Settings, as_text
+from kubetrain_trainer.settings.base import Settings, as_text, default_of
 from kubetrain_trainer.settings.config import GROUPS, TrainConfig
 from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
 from kubetrain_trainer.settings.schedule_args import SCHEDULES
@@ -69,8 +69,7 @@ def _table(kind: type[Settings]) -> Iterator[str]:
     yield from ("| setting | default | meaning |", "| --- | --- | --- |")
     for field in fields(kind):
         if not field.metadata["is_internal"]:
-            default = field.default_factory() if field.default_factory is not MISSING else field.default
-            yield _row(field.name, _code(default), _meaning(field))
+            yield _row(field.name, _code(default_of(field)), _meaning(field))
     yield ""
 
 

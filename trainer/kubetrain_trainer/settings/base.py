@@ -164,10 +164,10 @@ class Settings:
 
 def changed_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, which includes those without a default."""
-    return {field.name: own for field in fields(value) if (own := getattr(value, field.name)) != _default(field)}
+    return {field.name: own for field in fields(value) if (own := getattr(value, field.name)) != default_of(field)}
 
 
-def _default(field: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
