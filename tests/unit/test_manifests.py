@@ -340,7 +340,6 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 WITHOUT_EFFECT = {
     "check_imports": "used only by the first step: test_run_plan.py",
-    "allow_idle_gpus": "used only to check the number of processes: test_processes_in_pod.py",
     "scale_metrics": "tested in the whole manifest of an elastic job",
     "restart_policy": "belongs to the replicas of a training",
     "queue_seconds": "used only by the launcher",

@@ -17,7 +17,6 @@ from kubetrain_trainer.errors import InvalidSetting
         ("pytorch", 3, {}, 3),
         ("pytorch", 0, {"gpus": 8}, 8),
         ("pytorch", 8, {"gpus": 8}, 8),
-        ("pytorch", 2, {"gpus": 8, "allow_idle_gpus": True}, 2),
         (
             "pytorch",
             0,
@@ -48,7 +47,7 @@ from kubetrain_trainer.errors import InvalidSetting
     ],
 )
 def test_each_gpu_has_a_process(framework: str, wanted: int, placement: dict[str, Any], processes: int) -> None:
-    assert processes_in_pod(framework, wanted, Placement.from_dict(placement)) == processes
+    assert processes_in_pod(framework, wanted, Placement.from_dict(placement), {}) == processes
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_each_gpu_has_a_process(framework: str, wanted: int, placement: dict[str
 )
 def test_gpus_that_do_not_fit_are_refused(framework: str, wanted: int, gpus: int, message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
-        processes_in_pod(framework, wanted, Placement(gpus=gpus))
+        processes_in_pod(framework, wanted, Placement(gpus=gpus), {})
 
 
 @pytest.mark.parametrize(

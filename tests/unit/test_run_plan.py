@@ -103,6 +103,8 @@ def test_each_gpu_has_a_process_and_the_evaluation_has_one_gpu() -> None:
     assert limits == [{"nvidia.com/gpu": "8", "memory": "4Gi"}, {"nvidia.com/gpu": "1", "memory": "8Gi"}]
     with pytest.raises(InvalidSetting, match="6 of a pod's 8 GPUs would be idle"):
         plan(gpus=8, processes_per_worker=2)
+    script = {"entry": {"script": "train.py"}}
+    assert plan(gpus=8, processes_per_worker=2, train_config=script)[-1]["spec"]["nprocPerNode"] == "2"
     with pytest.raises(InvalidSetting, match="unknown setting 'gpu'"):
         plan(evaluation_placement={"gpu": 1})
 

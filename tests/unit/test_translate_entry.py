@@ -235,9 +235,10 @@ def test_an_elastic_script_and_arguments_with_their_program_are_taken() -> None:
 
 
 def test_a_job_without_a_command_says_where_it_belongs() -> None:
-    notes = translated(job_with("TFJob")).notes
-    assert any("no command: set entry" in note for note in notes)
-    assert any("without entry, the run uses kubetrain's own trainer" in note for note in notes)
+    translation = translated(job_with("PyTorchJob", resources={"limits": {"nvidia.com/gpu": 8}}))
+    assert "entry" in translation.missing
+    assert any("no command: set entry" in note for note in translation.notes)
+    assert any("without entry, the run uses kubetrain's own trainer" in note for note in translation.notes)
 
 
 def test_roles_may_differ_in_options_of_torchrun_only() -> None:

@@ -41,7 +41,6 @@ class Placement(Settings):
     cpu: str = setting("1", "CPU request of a pod; without GPUs also the number of threads of its processes together")
     memory: str = setting("4Gi", "memory request of a pod, which includes /dev/shm")
     gpus: int = setting(0, "GPUs of a pod", minimum=0)
-    allow_idle_gpus: bool = setting(False, "allow fewer PyTorch processes than a pod has GPUs")
     gpu_resource: str = setting("nvidia.com/gpu", "resource name of a GPU in the cluster")
     rdma: int = setting(
         0,
@@ -283,8 +282,11 @@ def _check_nccl(name: str) -> None:
         raise InvalidSetting(f"nccl accepts only names that begin with NCCL_, not '{name}': set other variables in env")
 
 
-def processes_in_pod(framework: str, wanted: int, placement: Placement) -> int:
+def processes_in_pod(framework: str, wanted: int, placement: Placement, entry: Mapping[str, Any]) -> int:
     """Return the number of processes; for 0, one for each GPU, or one without GPUs.
+
+    Args:
+        entry: The user's own program, whose processes may use several GPUs each; empty: kubetrain's own loop.
 
     Raises:
         InvalidSetting: if the processes could not use the GPUs, or would leave some idle.
@@ -298,10 +300,10 @@ def processes_in_pod(framework: str, wanted: int, placement: Placement) -> int:
             f"processes_per_worker is {wanted}, but a pod has {gpus} GPUs, and each process needs its own: raise gpus, "
             "or leave processes_per_worker out"
         )
-    if 0 < wanted < gpus and not placement.allow_idle_gpus:
+    if 0 < wanted < gpus and not entry:
         raise InvalidSetting(
             f"processes_per_worker is {wanted}, so {gpus - wanted} of a pod's {gpus} GPUs would be idle: leave it out "
-            "to use all, lower gpus, or set allow_idle_gpus"
+            "to use all, or lower gpus"
         )
     return wanted or max(1, gpus)
 

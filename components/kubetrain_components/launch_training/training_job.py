@@ -79,7 +79,7 @@ class TrainingJob:
                 "data_access=cache: only runs of a pipeline list the shards in S3: use `kubetrain run` or `submit`, or "
                 "leave data_access out"
             )
-        processes_in_pod(self.framework, self.processes_per_worker, self.placement)
+        _ = self.processes_in_pod
 
     def to_job(self) -> Job:
         return Job(
@@ -112,7 +112,7 @@ class TrainingJob:
 
     @property
     def processes_in_pod(self) -> int:
-        return processes_in_pod(self.framework, self.processes_per_worker, self.placement)
+        return processes_in_pod(self.framework, self.processes_per_worker, self.placement, self.config.entry)
 
     @property
     def identity(self) -> JobIdentity:

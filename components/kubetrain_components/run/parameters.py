@@ -85,7 +85,7 @@ class RunParameters:
         check_one_of(Launcher, "launcher", self.launcher)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
         _ = self.parsed_gate
-        processes_in_pod(self.framework, self.processes_per_worker, self.placement)
+        _ = self.processes_in_pod
         Placement.some_of(self.evaluation_placement)
         check_uri("model_uri", self.model_uri)
         if uri := self.train_config.weights_uri:
@@ -98,7 +98,7 @@ class RunParameters:
 
     @property
     def processes_in_pod(self) -> int:
-        return processes_in_pod(self.framework, self.processes_per_worker, self.placement)
+        return processes_in_pod(self.framework, self.processes_per_worker, self.placement, self.train_config.entry)
 
     @property
     def parsed_gate(self) -> Gate:

@@ -58,6 +58,7 @@ def take_entry(draft: Draft, torchrun: Torchrun, *containers: Fields, has_launch
     script = script_in(words)
     if not command_of(*containers):
         draft.note(NO_COMMAND)
+        draft.set("train_config", {"entry": UNKNOWN})
     elif why := _obstacle(draft, words, script) if script or has_command else OF_IMAGE:
         name_command(draft, NOT_TAKEN.format(why=why), *containers)
         draft.set("train_config", {"entry": UNKNOWN})

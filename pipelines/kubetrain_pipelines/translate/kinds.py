@@ -133,10 +133,7 @@ def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, 
     else:
         draft.note(f"a pod has '{wanted}' processes, which depends on its node: set processes_per_worker")
     if gpus > draft.settings.get("processes_per_worker", gpus):
-        draft.set("allow_idle_gpus", True)
-        draft.note(
-            f"a pod has {gpus} GPUs, but fewer processes: remove processes_per_worker and allow_idle_gpus to use all"
-        )
+        draft.note(f"a pod has {gpus} GPUs, but fewer processes: remove processes_per_worker for one on each GPU")
 
 
 def _placement(draft: Draft) -> Placement:

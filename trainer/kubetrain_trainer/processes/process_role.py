@@ -70,5 +70,5 @@ def check_gpus(role: ProcessRole, gpus: int) -> None:
     if 0 < gpus < role.local_world_size:
         raise InvalidSetting(
             f"each of the pod's {role.local_world_size} processes needs its own GPU, but the pod has {gpus}: "
-            "lower processes_per_worker, with allow_idle_gpus if need be, or give the pod more GPUs"
+            "lower processes_per_worker, or give the pod more GPUs"
         )
