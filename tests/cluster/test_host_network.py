@@ -90,7 +90,7 @@ def test_two_jobs_on_one_nodes_network_do_not_mix(api: KubernetesApi) -> None:
 
 
 def test_a_pod_with_an_rdma_device_may_lock_memory(api: KubernetesApi, rdma: str) -> None:
-    lines = lines_of(api, "rdma", LOCK_MEMORY, kind=JobKind.BATCH_JOB, rdma=1, rdma_resource=rdma)
+    lines = lines_of(api, "rdma", LOCK_MEMORY, kind=JobKind.BATCH_JOB, rdma={rdma: 1})
     assert lines == {"transfer-0": "locked"}
 
 

@@ -97,7 +97,7 @@ def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
     mount = {"name": "cache", "mountPath": "/cache"}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
-    exact = {"amd.com/gpu": "8", "rdma/rdma_shared_device_a": "1", "x/y": "3"}
+    exact = {"amd.com/gpu": "8", "rdma/hca_0": "1", "rdma/hca_1": "1", "x/y": "3"}
     settings = placement_settings(
         {
             "resources": {
@@ -121,6 +121,7 @@ def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     job = Job(identity=identity, kind=JobKind.PYTORCH_JOB, replicas=(replica,), placement=placement)
     spec = pod_template(job, replica)["spec"]
     (container,) = spec["containers"]
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
     assert container["resources"] == {
         "requests": {"cpu": "8", "memory": "64Gi", **exact},
         "limits": {"cpu": "16", "memory": "64Gi", **exact},

@@ -75,14 +75,16 @@ def test_mpi_needs_an_operator() -> None:
         job_manifest(command("mpi", ALONE))
 
 
-@pytest.mark.parametrize(("launcher", "devices"), [(OPERATOR, {"gpus": 2, "rdma": 1}), (TRAINER, {"gpus": 2})])
-def test_the_launcher_of_mpi_takes_no_device(launcher: Launcher, devices: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "devices"), [(OPERATOR, {"gpus": 2, "rdma": {"rdma/hca": 1}}), (TRAINER, {"gpus": 2})]
+)
+def test_the_launcher_of_mpi_takes_no_device(launcher: Launcher, devices: dict[str, Any]) -> None:
     claims: Any = [{"name": "card", "resourceClaimName": "card"}]
     made = templates(
         command("mpi", launcher, placement=replace(PLAIN, **devices, pod=pod_patch({"resourceClaims": claims})))
     )
     of_launcher, of_worker = made["Launcher"]["spec"], made["Worker"]["spec"]
-    assert "nvidia.com/gpu" not in of_launcher["containers"][0]["resources"]["limits"]
+    assert of_launcher["containers"][0]["resources"]["limits"].keys() == {"memory"}
     assert "resourceClaims" not in of_launcher
     assert of_launcher["containers"][0]["securityContext"].get("runAsUser") is None  # mpirun refuses to run as root
     assert of_worker["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
@@ -103,7 +105,7 @@ def test_the_pods_of_mpi_run_as_mpiuser_unless_another_is_set(launcher: Launcher
         (TRAINER, {"restart_policy": "ExitCode"}, "use OnFailure or Never"),
         (OPERATOR, {"scheduler": "kueue", "queue": "q"}, "use launcher trainer, or remove scheduler and queue"),
         (TRAINER, {"host_network": True}, "remove host_network"),
-        (TRAINER, {"rdma": 1}, "request the devices in pod"),
+        (TRAINER, {"rdma": {"rdma/hca": 1}}, "request the devices in pod"),
     ],
 )
 def test_what_mpi_cannot_do_is_refused(launcher: Launcher, settings: dict[str, Any], reason: str) -> None:

@@ -529,7 +529,7 @@ GROWS = (TOLERANT, "gpus=1", "workers=3", "min_workers=2", "max_workers=9")
             "device plugin",
         ),
         (
-            (TOLERANT, "rdma=1"),
+            (TOLERANT, 'rdma={"rdma/rdma_shared_device_a": 1}'),
             MISSING,
             "rdma_shared_device_a: the maximum is 0",
             "advertise nvid",

@@ -159,18 +159,12 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"rdma": 1},
+        {"rdma": {"rdma/hca": 1, "nvidia.com/ib0": 2}},
         {
-            "container.resources.requests.rdma/rdma_shared_device_a": "1",
-            "container.resources.limits.rdma/rdma_shared_device_a": "1",
-            **LOCKS_MEMORY,
-        },
-    ),
-    (
-        {"rdma": 2, "rdma_resource": "rdma/hca"},
-        {
-            "container.resources.requests.rdma/hca": "2",
-            "container.resources.limits.rdma/hca": "2",
+            "container.resources.requests.rdma/hca": "1",
+            "container.resources.limits.rdma/hca": "1",
+            "container.resources.requests.nvidia.com/ib0": "2",
+            "container.resources.limits.nvidia.com/ib0": "2",
             **LOCKS_MEMORY,
         },
     ),

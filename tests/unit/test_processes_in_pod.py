@@ -66,7 +66,11 @@ def test_gpus_that_do_not_fit_are_refused(framework: str, wanted: int, gpus: int
 @pytest.mark.parametrize(
     ("training", "own", "differs"),
     [
-        ({"gpus": 8, "rdma": 1, "memory": "64Gi"}, {}, {"gpus": 1, "rdma": 1, "memory": "64Gi"}),
+        (
+            {"gpus": 8, "rdma": {"rdma/hca": 1}, "memory": "64Gi"},
+            {},
+            {"gpus": 1, "rdma": {"rdma/hca": 1}, "memory": "64Gi"},
+        ),
         ({"gpus": 8}, {"gpus": 4, "memory": "8Gi"}, {"gpus": 4, "memory": "8Gi"}),
         (
             {"gpus": 8},

@@ -549,6 +549,12 @@ RENDEZVOUS = (
             {"pod": pod_patch({}, {"resources": {"limits": {"rdma/hca": "1"}}})},
             set(),
         ),
+        (
+            "elastic_pytorch_job",
+            [('rdma/hca: "1"', 'rdma/hca: "1", rdma/ib: 2')],
+            {"rdma": {"rdma/hca": 1, "rdma/ib": 2}},
+            set(),
+        ),
         ("elastic_pytorch_job", [("securityContext", "oddContext")], {"rdma": None}, {"add"}),
         ("elastic_job", [("  minReplicas: 1\n  maxReplicas: 3\n", "")], {"workers": 2, "min_workers": None}, set()),
         ("elastic_job", [("  minReplicas: 1\n", "  backoffLimit: 7\n")], {"max_restarts": 7}, set()),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from kubetrain_components.jobs.etcd_settings import check_rendezvous
 from kubetrain_components.jobs.names import check_image, check_object_name
-from kubetrain_components.jobs.pod_checks import check_env, check_pod, check_shape, check_texts
+from kubetrain_components.jobs.pod_checks import check_env, check_pod, check_rdma, check_shape, check_texts
 from kubetrain_components.jobs.pod_patch import MAIN, devices_in, merge, named, pod_patch, small_pod
 from kubetrain_components.jobs.quantity import QUANTITY, amount
 from kubetrain_components.manifest import Manifest, without_empty
@@ -25,7 +25,6 @@ OBSOLETE_NCCL = {
     "NCCL_TREE_THRESHOLD": "has no effect since NCCL 2.5: choose the algorithm with NCCL_ALGO",
 }
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.35"
-SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +41,11 @@ class Placement(Settings):
     memory: str = setting("4Gi", "memory request of a pod, which includes /dev/shm")
     gpus: int = setting(0, "GPUs of a pod", minimum=0)
     gpu_resource: str = setting("nvidia.com/gpu", "resource name of a GPU in the cluster")
-    rdma: int = setting(
-        0,
-        "RDMA devices of a pod, which then runs as root, because other users may not lock memory; if your nodes allow "
-        "it to all users, request the devices in pod",
-        minimum=0,
+    rdma: dict[str, Any] = setting(
+        {},
+        'RDMA devices of a pod by resource name, such as {"rdma/rdma_shared_device_a": 1}; the pod then runs as root, '
+        "because other users may not lock memory. If your nodes allow it to all users, request the devices in pod",
     )
-    rdma_resource: str = setting("rdma/rdma_shared_device_a", "resource name of an RDMA device in the cluster")
     shm_size: str = setting("1Gi", "size of /dev/shm, through which data loader processes and NCCL share data")
 
     network: str = setting(
@@ -116,7 +113,8 @@ class Placement(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pod(self.pod)
-        check_env(self.env)
+        check_env(self.env, self.secret_env)
+        check_rdma(self.rdma)
         check_shape("scale_metrics", self.scale_metrics, [{}])
         _check_names(self)
         for name in QUANTITIES:
@@ -129,9 +127,6 @@ class Placement(Settings):
         check_texts("rendezvous", self.rendezvous)
         etcd = (self.rdzv_backend, self.rdzv_endpoint, self.etcd_image)
         check_rendezvous(*etcd, self.rdzv_conf, self.spec.get("volumes") or [], self.main.get("volumeMounts") or [])
-        for name, source in self.secret_env.items():
-            if not SECRET_KEY.fullmatch(str(source)):
-                raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
         if self.queue and self.scheduler not in ("volcano", "kueue"):
             raise InvalidSetting(f"queue '{self.queue}' has no effect: set scheduler to volcano or kueue")
         if (own := self.spec.get("schedulerName")) and self.scheduler in ("volcano", "scheduler-plugins"):
@@ -215,7 +210,7 @@ class Placement(Settings):
             keep: Init containers that it needs.
         """
         pod = small_pod(self.pod, self.small_limits(cpu), keep)
-        return replace(self, **{"cpu": cpu, "gpus": 0, "rdma": 0, "host_network": False, "pod": pod, **settings})
+        return replace(self, **{"cpu": cpu, "gpus": 0, "rdma": {}, "host_network": False, "pod": pod, **settings})
 
     def any_pod(self, cpu: str, *fields: str) -> Manifest:
         """Return the patch of a pod elsewhere that requests these CPUs: what a cluster may demand of every pod.
@@ -250,6 +245,10 @@ class Placement(Settings):
 
 def is_gpu(resource: str) -> bool:
     return GPU.fullmatch(resource) is not None
+
+
+def is_rdma(resource: str) -> bool:
+    return resource.startswith("rdma/")
 
 
 def _check_names(placement: Placement) -> None:

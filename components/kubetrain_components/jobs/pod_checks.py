@@ -1,5 +1,6 @@
 """Checks of a pod patch, before anything is made: its fields, their shapes, and what other settings decide."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -60,6 +61,8 @@ ELSEWHERE_IN_MAIN = {
     **{"image": "set image", "env": "set env, secret_env or nccl"},
 }
 """Fields of the main container that other settings decide."""
+QUALIFIED_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
+"""A key of a secret, or a device of a plugin."""
 OBJECTS = ("runtimeClassName", "priorityClassName", "serviceAccountName")
 
 
@@ -143,8 +146,19 @@ def check_texts(name: str, values: Mapping[str, Any]) -> None:
             raise InvalidSetting(f"{name} {key} must be a string, a number, true or false: correct its value")
 
 
-def check_env(values: Mapping[str, Any]) -> None:
+def check_env(values: Mapping[str, Any], secrets: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, dict):
             check_shape(f"env.{name}", value, FROM_SOURCE)
     check_texts("env", {name: value for name, value in values.items() if not isinstance(value, dict)})
+    for name, source in secrets.items():
+        if not QUALIFIED_NAME.fullmatch(str(source)):
+            raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
+
+
+def check_rdma(counts: Mapping[str, Any]) -> None:
+    for name, count in counts.items():
+        if not QUALIFIED_NAME.fullmatch(name):
+            raise InvalidSetting(f"rdma needs resource names with a domain, such as rdma/hca, not '{name}'")
+        if type(count) is not int or count < 1:
+            raise InvalidSetting(f"rdma {name} must be a whole number above 0, not {count!r}")

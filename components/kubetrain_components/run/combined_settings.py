@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from kubetrain_components.jobs.placement import Placement, is_gpu
+from kubetrain_components.jobs.placement import Placement, is_gpu, is_rdma
 from kubetrain_components.jobs.pod_patch import KEYS, merge, pod_patch, without_devices
 from kubetrain_components.jobs.quantity import amount, whole_amount
 from kubetrain_components.manifest import without_empty
@@ -116,8 +116,8 @@ def _resources(resources: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     settings: dict[str, Any] = {name: requested.pop(name, "") for name in ("cpu", "memory")}
     others = {name: limits[name] for name in ("cpu", "memory") if name in limits}
     for name, amount_of in requested.items():
-        if name == Placement().rdma_resource:
-            settings["rdma"] = whole_amount(str(amount_of))
+        if is_rdma(name):
+            settings["rdma"] = {**settings.get("rdma", {}), name: whole_amount(str(amount_of))}
         elif is_gpu(name) and "gpus" not in settings:
             settings |= {"gpu_resource": name, "gpus": whole_amount(str(amount_of))}
         else:

@@ -28,7 +28,7 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
         processes_per_worker=8,
         placement={
             "network": "infiniband",
-            "rdma": 1,
+            "rdma": {"rdma/rdma_shared_device_a": 1},
             "memory": "200Gi",
             "shm_size": "64Gi",
             "pod": {"spec": {"imagePullSecrets": [{"name": "team-registry"}]}},

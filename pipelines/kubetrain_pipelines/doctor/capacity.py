@@ -14,7 +14,7 @@ from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import Needs, Pods
 
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
-ADD_DEVICES = "install the device plugin that advertises it, or correct gpu_resource or rdma_resource"
+ADD_DEVICES = "install the device plugin that advertises it, or correct gpu_resource or rdma"
 
 
 def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow: bool) -> Finding:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from kubetrain_components.jobs.placement import NCCL_NAMES, Placement, is_gpu
+from kubetrain_components.jobs.placement import NCCL_NAMES, Placement, is_gpu, is_rdma
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.translate.draft import Draft
@@ -89,9 +89,8 @@ def _take_device(draft: Draft, name: str, value: str, may_lock_memory: bool) -> 
         draft.set("gpus", whole_amount(value))
         if name != "nvidia.com/gpu":
             draft.set("gpu_resource", name)
-    elif may_lock_memory and name.startswith("rdma/") and "rdma" not in draft.settings:
-        draft.set("rdma", whole_amount(value))
-        draft.set("rdma_resource", name)
+    elif may_lock_memory and is_rdma(name):
+        draft.set("rdma", {name: whole_amount(value)})
     else:
         draft.patch(main=_limited(name, value))
 
@@ -100,7 +99,7 @@ def _may_lock_memory(container: Fields) -> bool:
     """Take the capability for RDMA, with which pods run as root."""
     added = container.get("securityContext.capabilities.add", list, [])
     devices = {**container.get("resources.requests", dict, {}), **container.get("resources.limits", dict, {})}
-    if added != [LOCKS_MEMORY] or not any(name.startswith("rdma/") for name in devices):
+    if added != [LOCKS_MEMORY] or not any(map(is_rdma, devices)):
         return False
     container.drop("securityContext.capabilities")
     container.drop_if("securityContext.runAsUser", 0)

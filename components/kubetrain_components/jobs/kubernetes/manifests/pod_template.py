@@ -147,14 +147,13 @@ def placement_of(job: Job, replica: Replica) -> Placement:
     if not (job.lead_decides and replica.role == job.lead_role):
         return job.placement
     limits = {name: value for name, value in job.placement.limits.items() if name in ("cpu", "memory")}
-    return replace(job.placement, gpus=0, rdma=0, pod=without_devices(job.placement.pod, limits))
+    return replace(job.placement, gpus=0, rdma={}, pod=without_devices(job.placement.pod, limits))
 
 
 def _resources(placement: Placement) -> Manifest:
     """Limit devices and memory to their requests, but CPUs only to an explicit limit."""
-    devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
-    exact = {name: str(count) for name, count in devices.items() if count}
-    exact |= strings(placement.devices)
+    gpus = {placement.gpu_resource: placement.gpus} if placement.gpus else {}
+    exact = strings({**gpus, **placement.rdma, **placement.devices})
     return {
         "requests": without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
         "limits": without_empty({"memory": placement.memory, **exact}),
