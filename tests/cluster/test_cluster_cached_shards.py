@@ -55,7 +55,7 @@ def test_a_run_trains_and_evaluates_on_shards_in_s3(
             "storage": {"output_size": "1Gi", "transfer": {"cpu": "200m", "memory": "512Mi"}},
             "cpu": "200m",
             "memory": "2Gi",
-            "placement": {"grace_seconds": 20, "clean_pods": "None"},
+            "placement": {"grace_seconds": 20},
             "train_config": CACHE,
             "launcher": launcher,
         }
@@ -66,9 +66,10 @@ def test_a_run_trains_and_evaluates_on_shards_in_s3(
         evaluated = run.run("evaluate-model")["artifacts"]
     assert evaluated["metrics"]["artifacts"][0]["metadata"]["accuracy"] > 0.9
     assert "shards_fetched=" in run.logs["launch-training"]
-    pods = [pod for pod in api.get(api.path("v1", "pods"))["items"] if "launch-training" in pod["metadata"]["name"]]
-    assert len(pods) == 2
-    for pod in pods:
+    listed = [pod for pod in api.get(api.path("v1", "pods"))["items"] if "launch-training" in pod["metadata"]["name"]]
+    kept = [pod for pod in listed if "deletionTimestamp" not in pod["metadata"]]
+    assert kept, "at least that of rank 0 had ended before the verdict"
+    for pod in kept:
         assert pod["status"]["phase"] == "Succeeded"
         [main] = pod["spec"]["containers"]
         assert VARIABLE in str(main["env"])

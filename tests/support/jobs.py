@@ -55,7 +55,7 @@ class MemoryBackend:
         self.lines: list[LogLine] = []
         self.only = ""
         self.deleted: list[str] = []
-        self.cleaned: list[tuple[str, str]] = []
+        self.cleaned: list[str] = []
         self.left: list[str] = []
         self.is_drained = False
         self._changed = threading.Condition()
@@ -153,8 +153,8 @@ class MemoryBackend:
     def note(self, handle: JobHandle, values: Mapping[str, str]) -> None:
         self.annotate(handle, values)
 
-    def clean(self, handle: JobHandle, pods: str) -> None:
-        self.cleaned.append((handle.name, pods))
+    def clean(self, handle: JobHandle) -> None:
+        self.cleaned.append(handle.name)
 
     def run_outlives_launcher(self) -> bool:
         return self.is_drained

@@ -119,7 +119,6 @@ EVERY_SETTING = Placement(
     start_seconds=600,
     queue_seconds=60,
     ttl_seconds=86400,
-    clean_pods="All",
     pod=pod_patch(
         {
             "imagePullSecrets": [{"name": "registry"}],

@@ -73,7 +73,7 @@ def test_the_role_of_launches_grants_what_a_launcher_asks_for(
         server.put(f"{PODS}/one", metadata=metadata, spec={"containers": []}, status={"phase": "Running"})
         assert next(backend.watch(handle)) is not None
         backend.annotate(handle, {"kubetrain/progress": "step 1"})
-        backend.clean(handle, "Running")
+        backend.clean(handle)
         backend.delete(handle)
     (role,) = (each for each in objects("Role") if each["metadata"]["name"] == "kubetrain-launch")
     asked = {call for request in server.requests if (call := call_of(request))}

@@ -317,12 +317,9 @@ def test_the_launcher_names_what_keeps_the_etcd_from_starting(
     assert all(pod.name != "etcd-0" for pod in next(filter(None, backend.watch(handle))).pods)
 
 
-@pytest.mark.parametrize("clean_pods", ["Running", "None"])
-def test_the_etcd_ends_with_its_job_although_the_job_is_kept(
-    clean_pods: str, server: ApiServer, backend: KubernetesBackend
-) -> None:
+def test_the_etcd_ends_with_its_job_although_the_job_is_kept(server: ApiServer, backend: KubernetesBackend) -> None:
     handle = backend.create(job_of(JobKind.BATCH_JOB))
-    backend.clean(handle, clean_pods)
+    backend.clean(handle)
     assert etcds(server) == []
     assert backend.find(job_of(JobKind.BATCH_JOB)) is not None
 

@@ -11,7 +11,7 @@ import pytest
 
 from kubetrain_components.jobs import following
 from kubetrain_components.jobs.annotations import (
-    CLEAN_PODS_ANNOTATION,
+    FAILED,
     PROGRESS_ANNOTATION,
     SECONDS_RUNNING_ANNOTATION,
     VERDICT_ANNOTATION,
@@ -330,14 +330,14 @@ def interrupted_call(*_: object) -> None:
 
 @pytest.mark.parametrize("is_drained", [False, True])
 def test_an_interrupt_between_the_verdict_and_the_end_of_the_pods_leaves_no_pod_behind(is_drained: bool) -> None:
-    """They are deleted with the job, or by the next launcher, or by the reaper, which reads the annotation."""
+    """They are deleted with the job, or by the next launcher, or by the reaper, which reads the verdict."""
     backend = MemoryBackend()
     backend.is_drained = is_drained
     backend.create(JOB)
     backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
     annotations = backend.jobs[NAME].annotations
 
-    def interrupt(handle: JobHandle, pods: str) -> None:
+    def interrupt(handle: JobHandle) -> None:
         annotations.update(backend.jobs[NAME].annotations)
         raise KeyboardInterrupt
 
@@ -345,7 +345,7 @@ def test_an_interrupt_between_the_verdict_and_the_end_of_the_pods_leaves_no_pod_
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)
     assert (backend.deleted, backend.left) == (([], [NAME]) if is_drained else ([NAME], []))
-    assert annotations[CLEAN_PODS_ANNOTATION] == "Running"
+    assert annotations[VERDICT_ANNOTATION] == FAILED
 
 
 def test_a_launcher_whose_run_continues_leaves_its_job_alone() -> None:
@@ -370,20 +370,19 @@ def test_a_restarted_launcher_takes_the_verdict_of_the_one_before_although_the_p
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED])
 def test_pods_are_deleted_once_the_verdict_is_on_the_job(phase: Phase) -> None:
     backend = MemoryBackend()
-    tidy = replace(JOB, placement=Placement(clean_pods="All"))
-    backend.create(tidy)
+    backend.create(JOB)
     backend.finish(NAME, phase, exit_code=0 if phase is Phase.SUCCEEDED else 1, finished=1.0)
     verdicts: list[object] = []
     clean = backend.clean
 
-    def cleaned(handle: JobHandle, pods: str) -> None:
+    def cleaned(handle: JobHandle) -> None:
         verdicts.append(backend.jobs[NAME].annotations[VERDICT_ANNOTATION])
-        clean(handle, pods)
+        clean(handle)
 
     backend.clean = cleaned
     with pytest.raises(JobFailed) if phase is Phase.FAILED else nullcontext():
-        run_job(tidy, backend, ignore)
-    assert (verdicts, backend.cleaned) == ([phase.lower()], [(NAME, "All")])
+        run_job(JOB, backend, ignore)
+    assert (verdicts, backend.cleaned) == ([phase.lower()], [NAME])
 
 
 def failing_by(was_disrupted: bool, backend: MemoryBackend) -> list[str]:
@@ -467,7 +466,7 @@ def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() ->
         while not backend.cleaned:
             time.sleep(0.01)
         time.sleep(0.2)
-        assert (list(backend.jobs), backend.cleaned[-1]) == ([NAME], (NAME, "Running"))
+        assert (list(backend.jobs), backend.cleaned[-1]) == ([NAME], NAME)
         backend.finish(NAME, Phase.FAILED, exit_code=143)
         while f"{NAME}-a2" not in backend.jobs:
             time.sleep(0.01)
@@ -482,7 +481,7 @@ def test_a_launcher_that_restarts_after_the_verdict_ends_the_pods_that_are_left(
     with running(backend, attempt_of=JOB) as outcome:
         while not backend.cleaned and not outcome:
             time.sleep(0.01)
-        assert (NAME, "Running") in backend.cleaned
+        assert NAME in backend.cleaned
         backend.finish(NAME, Phase.FAILED, exit_code=1)
         while f"{NAME}-a2" not in backend.jobs:
             time.sleep(0.01)
@@ -585,7 +584,7 @@ def test_a_log_that_cannot_be_read_is_not_a_verdict() -> None:
 def test_pods_are_kept_while_the_verdict_is_not_on_the_job() -> None:
     backend = MemoryBackend()
     backend.annotate = lambda handle, values: False
-    with running(backend, replace(JOB, placement=Placement(clean_pods="All"))) as outcome:
+    with running(backend) as outcome:
         backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
     assert isinstance(outcome[0], JobState)
     assert backend.cleaned == []
@@ -608,7 +607,7 @@ def test_a_laggard_does_not_fail_a_run_whose_rank_0_proved_its_checkpoint() -> N
     heard: list[str] = []
     state = run_job(JOB, backend, lambda line: heard.append(line.text), clock=steps_of(100.0))
     assert lead_result(JOB, state)["checkpoint"] == "step-3"
-    assert (backend.deleted, backend.cleaned) == ([], [(NAME, "Running")]), "its pod is ended after the verdict"
+    assert (backend.deleted, backend.cleaned) == ([], [NAME]), "its pod is ended after the verdict"
     assert "worker1-0 is still Running" in heard[-1]
 
 

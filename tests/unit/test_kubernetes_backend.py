@@ -172,14 +172,17 @@ def test_a_job_of_one_pod_is_deleted(server: ApiServer, backend: KubernetesBacke
     assert path_of(batch()) not in server.objects
 
 
-def put_pod(server: ApiServer, handle: JobHandle, phase: str, name: str = "its-pod") -> str:
-    """Create a pod of a batch Job and return its path."""
+def put_pod(
+    server: ApiServer, handle: JobHandle, phase: str, name: str = "its-pod", exit_code: int | None = None
+) -> str:
+    """Create a pod of a batch Job, whose main container may have exited before others, and return its path."""
     labels = {handle.kind.traits.job_name_label: handle.name, "kubetrain/role": "evaluation"}
+    main = {"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}
     server.put(
         f"{PODS}/{name}",
         metadata={"labels": labels, "ownerReferences": [{"uid": handle.uid}]},
-        spec={"containers": [{"name": "main"}]},
-        status={"phase": phase},
+        spec={"containers": [{"name": "main"}], "restartPolicy": "Never"},
+        status={"phase": phase, "containerStatuses": [] if exit_code is None else [main]},
     )
     return f"{PODS}/{name}"
 
@@ -188,9 +191,9 @@ def test_pods_are_cleaned_by_a_launcher_that_has_not_seen_them_yet(
     server: ApiServer, backend: KubernetesBackend
 ) -> None:
     handle = backend.create(batch())
-    pod = put_pod(server, handle, "Running")
-    backend.clean(handle, "Running")
-    assert pod not in server.objects
+    running, ended = (put_pod(server, handle, phase, phase.lower()) for phase in ("Running", "Succeeded"))
+    backend.clean(handle)
+    assert (running in server.objects, ended in server.objects) == (False, True)
 
 
 def test_the_pods_of_a_large_job_are_deleted_several_at_a_time(server: ApiServer, backend: KubernetesBackend) -> None:
@@ -204,12 +207,12 @@ def test_the_pods_of_a_large_job_are_deleted_several_at_a_time(server: ApiServer
         return False
 
     server.fail("DELETE", await_others, times=2 * background.THREADS)
-    backend.clean(handle, "Running")
+    backend.clean(handle)
     assert not any(path.startswith(PODS) for path in server.objects)
 
 
 @pytest.mark.parametrize("refusal", [403, 503])
-@pytest.mark.parametrize(("condition", "phase"), [("Complete", "Succeeded"), ("Failed", "Failed")])
+@pytest.mark.parametrize(("condition", "exit_code"), [("Complete", 0), ("Failed", 1)])
 def test_pods_that_cannot_be_deleted_change_no_verdict(
     server: ApiServer,
     backend: KubernetesBackend,
@@ -217,16 +220,16 @@ def test_pods_that_cannot_be_deleted_change_no_verdict(
     caplog: pytest.LogCaptureFixture,
     refusal: int,
     condition: str,
-    phase: str,
+    exit_code: int,
 ) -> None:
     monkeypatch.setattr(kubernetes_backend, "CLEAN_SECONDS", 0.1)
-    job = batch(placement=Placement(image="i", clean_pods="All"))
+    job = batch()
     handle = backend.create(job)
-    pod = put_pod(server, handle, phase)
+    pod = put_pod(server, handle, "Running", exit_code=exit_code)
     status = {"conditions": [{"type": condition, "status": "True"}]}
     server.put(path_of(job), **server.objects[path_of(job)], status=status)
     server.fail("DELETE", answer(refusal, "not now"), times=5)
-    with pytest.raises(JobFailed, match="evaluation-0 failed") if phase == "Failed" else nullcontext():
+    with pytest.raises(JobFailed, match="evaluation-0 exited with code 1") if exit_code else nullcontext():
         run_job(job, backend, lambda line: None)
     assert pod in server.objects
     assert pod in caplog.text and "not now" in caplog.text
@@ -261,6 +264,6 @@ def test_only_the_pod_that_was_seen_is_deleted(server: ApiServer, backend: Kuber
 
     put()
     server.fail("DELETE", replaced)
-    backend.clean(handle, "Running")
+    backend.clean(handle)
     assert any(request.startswith(f"DELETE {PODS}/one") for request in server.requests)
     assert f"{PODS}/one" in server.objects

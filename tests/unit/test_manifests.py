@@ -339,7 +339,6 @@ WITHOUT_EFFECT = {
     "queue_seconds": "used only by the launcher",
     "deadline_seconds": "counted only by the launcher: the cluster would include the time that pods wait",
     "max_restarts": "becomes the job's backoff limit, which the launcher counts",
-    "clean_pods": "used only by the launcher",
     "rendezvous": "refused here, because the job is not elastic: test_etcd.py",
 }
 
@@ -391,7 +390,7 @@ def test_every_setting_has_an_effect_or_a_reason_why_not() -> None:
     assert set(Placement.names()) == seen
 
 
-@pytest.mark.parametrize("settings", [{"queue_seconds": 9}, {"clean_pods": "All"}, {"max_restarts": 9}])
+@pytest.mark.parametrize("settings", [{"queue_seconds": 9}, {"max_restarts": 9}])
 def test_settings_of_the_launcher_do_not_change_a_manifest(settings: dict[str, Any]) -> None:
     changed = replace(MASTER, placement=replace(PLAIN, **settings))
     assert list(difference(job_manifest(MASTER), job_manifest(changed))) == []

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.annotations import (
-    CLEAN_PODS_ANNOTATION,
-    LEFT_ANNOTATION,
-    TTL_ANNOTATION,
-    VERDICT_ANNOTATION,
-)
+from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
@@ -36,10 +31,9 @@ def job(owner: dict | None = OWNER, condition: str = "Running", hours_ago: float
     return {"metadata": metadata, "spec": {}, "status": {"conditions": conditions}}
 
 
-def judged(verdict: str, clean_pods: str, hours_ago: float = 2) -> dict:
-    """A job whose launcher was killed between its verdict and the deletion of the pods, unless it kept them."""
-    annotations = {VERDICT_ANNOTATION: verdict, CLEAN_PODS_ANNOTATION: clean_pods}
-    return job(condition=verdict.capitalize(), hours_ago=hours_ago, **annotations)
+def judged(verdict: str, hours_ago: float = 2) -> dict:
+    """A job whose launcher was killed between its verdict and the deletion of the pods."""
+    return job(condition=verdict.capitalize(), hours_ago=hours_ago, **{VERDICT_ANNOTATION: verdict})
 
 
 def left(hours_ago: float) -> dict:
@@ -84,17 +78,13 @@ def test_a_job_whose_launcher_left_it_at_an_unreadable_time_is_kept(left_at: str
         (job(condition="Failed", hours_ago=2), 3, "clean has ended 2.0 h ago, but 3 of its pods still run"),
         (job(None, "Succeeded", hours_ago=2), 1, "clean has ended 2.0 h ago, but 1 of its pods still run"),
         (job(condition="Failed", hours_ago=0.5), 3, "keep has ended 0.5 h ago, but 3 of its pods still run"),
-        (job(condition="Failed", **{VERDICT_ANNOTATION: "failed"}), 3, "keep has ended"),
-        (judged("failed", "None"), 3, "keep has ended"),
-        (judged("failed", "Running"), 3, "clean has ended 2.0 h ago, but 3 of its pods still run"),
-        (judged("succeeded", "All"), 1, "clean has ended 2.0 h ago, but 1 of its pods still run"),
-        (judged("failed", "Running", hours_ago=0.5), 3, "keep has ended 0.5 h ago, but 3 of its pods still run"),
+        (judged("failed"), 3, "clean has ended 2.0 h ago, but 3 of its pods still run"),
+        (judged("succeeded"), 1, "clean has ended 2.0 h ago, but 1 of its pods still run"),
+        (judged("failed", hours_ago=0.5), 3, "keep has ended 0.5 h ago, but 3 of its pods still run"),
         (job(condition="Failed"), 0, "keep has ended"),
     ],
 )
-def test_pods_that_outlive_their_job_are_cleaned_unless_a_launcher_kept_them(
-    its_job: dict, pods: int, decision: str
-) -> None:
+def test_pods_that_outlive_their_job_are_cleaned(its_job: dict, pods: int, decision: str) -> None:
     running = [pod(index) for index in range(pods)]
     assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), running), DAY, NOW)) == decision
 
@@ -110,7 +100,7 @@ def pod(index: int = 0) -> dict:
 def test_pods_that_still_work_after_the_lead_has_succeeded_are_kept() -> None:
     ended = job(None, "Succeeded", hours_ago=2)
     assert decide(Found(JobKind.XGBOOST_JOB, ended, run(), [pod()]), DAY, NOW)[0] is Action.KEEP
-    is_judged = judged("succeeded", "Running")
+    is_judged = judged("succeeded")
     assert decide(Found(JobKind.XGBOOST_JOB, is_judged, run(), [pod()]), DAY, NOW)[0] is Action.CLEAN
     failed = job(None, "Failed", hours_ago=2)
     assert decide(Found(JobKind.XGBOOST_JOB, failed, run(), [pod()]), DAY, NOW)[0] is Action.CLEAN

@@ -106,7 +106,7 @@ def test_a_pytorch_job_keeps_its_pods_and_processes(tmp_path: Path) -> None:
     )
     assert shared == {"medium": "Memory", "sizeLimit": "16Gi"}
     settings = planned_run("train-pytorch", "run-1", URIS, tmp_path / "params.json").placement
-    assert (settings.max_restarts, settings.deadline_seconds, settings.clean_pods) == (4, 36000, "None")
+    assert (settings.max_restarts, settings.deadline_seconds) == (4, 36000)
 
 
 def test_an_elastic_pytorch_job_keeps_its_rendezvous_and_queue(tmp_path: Path) -> None:
@@ -198,6 +198,7 @@ NAMED = {
                 "volumes[results].persistentVolumeClaim.claimName",
             )
         ),
+        "spec.runPolicy.cleanPodPolicy",
     ],
     "elastic_pytorch_job": ["metadata.name"],
     "tf_job": [
@@ -232,6 +233,7 @@ NAMED = {
         "spec.mpiReplicaSpecs.Worker.restartPolicy",
         "spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].readinessProbe.tcpSocket.port",
         "spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].securityContext.capabilities.add",
+        "spec.runPolicy.cleanPodPolicy",
         "spec.runPolicy.suspend",
         "spec.sshAuthMountPath",
     ],
@@ -246,6 +248,7 @@ NAMED = {
         "Service etcd-service",
         "metadata.name",
         "metadata.namespace",
+        "spec.RunPolicy.cleanPodPolicy",
         "spec.rdzvEndpoint",
         "spec.replicaSpecs.Worker.restartPolicy",
     ],

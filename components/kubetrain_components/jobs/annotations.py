@@ -8,8 +8,6 @@ APP_LABEL = "app.kubernetes.io/"
 MANAGED_BY = {APP_LABEL + "managed-by": "kubetrain"}
 """Label of everything that kubetrain creates on a cluster."""
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
-CLEAN_PODS_ANNOTATION = LABEL_PREFIX + "clean-pods"
-"""The job's clean_pods, written with the verdict. The reaper follows it if the launcher was killed at that moment."""
 FAILURE_ANNOTATION = LABEL_PREFIX + "failure"
 """The reason for which the launcher ended the job."""
 RESULT_ANNOTATION = LABEL_PREFIX + "result"

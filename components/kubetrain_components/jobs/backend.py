@@ -67,8 +67,8 @@ class JobBackend(Protocol):
         """Annotate the job soon, without waiting for that. Only the newest value of an annotation counts."""
         ...
 
-    def clean(self, handle: JobHandle, pods: str) -> None:
-        """Delete the pods that a finished job still has: Running, All, or None of them. It never raises."""
+    def clean(self, handle: JobHandle) -> None:
+        """Delete the running pods of a finished job. It never raises."""
         ...
 
     def delete(self, handle: JobHandle) -> None:

@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.annotations import (
-    CLEAN_PODS_ANNOTATION,
     FAILED,
     LABEL_PREFIX,
     RESULT_ANNOTATION,
@@ -170,15 +169,14 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
         failed = {VERDICT_ANNOTATION: FAILED, SECONDS_RUNNING_ANNOTATION: seconds_running}
-        _end_pods(job, state, backend, {**failed, **as_annotation(failure.bad_nodes)})
+        _end_pods(state, backend, {**failed, **as_annotation(failure.bad_nodes)})
         raise
-    _end_pods(job, state, backend, {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)})
+    _end_pods(state, backend, {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)})
 
 
-def _end_pods(job: Job, state: JobState, backend: JobBackend, verdict: Mapping[str, str]) -> None:
-    clean_pods = job.placement.clean_pods
-    if backend.annotate(state.handle, {**verdict, CLEAN_PODS_ANNOTATION: clean_pods}):
-        backend.clean(state.handle, clean_pods)
+def _end_pods(state: JobState, backend: JobBackend, verdict: Mapping[str, str]) -> None:
+    if backend.annotate(state.handle, verdict):
+        backend.clean(state.handle)
 
 
 def create_or_attach(
@@ -212,7 +210,7 @@ def create_or_attach(
             waiting.until(found.handle, "is being deleted: waiting until it is gone", lambda state: False)
         elif has_failed:
             # Two attempts must never write to the same folder.
-            backend.clean(found.handle, "Running")
+            backend.clean(found.handle)
             waiting.until(found.handle, "has failed: waiting until its last pods have ended", have_pods_ended)
             known = avoided_by(found) if _has_spec(job, found) else ()  # with another spec, the user may want them back
             nodes = merged(known, job.avoided_nodes)

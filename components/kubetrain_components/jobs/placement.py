@@ -106,9 +106,6 @@ class Placement(Settings):
     )
     queue_seconds: int = setting(0, "max time that the job may wait in a queue; 0: no limit", minimum=0)
     ttl_seconds: int = setting(604800, "time that a finished job is kept; 0: no limit", minimum=0)
-    clean_pods: str = setting(
-        "Running", "pods to delete after the verdict, when all logs have been read", choices=("Running", "All", "None")
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

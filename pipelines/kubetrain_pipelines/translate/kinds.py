@@ -11,7 +11,6 @@ from kubetrain_pipelines.translate.pods import main_container, take_pod
 from kubetrain_pipelines.translate.torchrun import Torchrun, script_in, torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
 
-CLEAN_PODS = ("Running", "All", "None")
 GPU_SETTINGS = ("gpus", "gpu_resource", "pod")
 FEWER = "the gang has all pods, or min_workers of them"
 OPERATORS = ("kubeflow.org/training-operator", "kubeflow.org/mpi-operator", "trainer.kubeflow.org/trainjob-controller")
@@ -78,8 +77,7 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
 
 
 def take_run_policy(draft: Draft, policy: Fields) -> None:
-    if policy.get("cleanPodPolicy", str) in CLEAN_PODS:
-        draft.set("clean_pods", policy.take("cleanPodPolicy", str))
+    policy.drop_if("cleanPodPolicy", "Running")
     for field, setting in (("ttlSecondsAfterFinished", "ttl_seconds"), ("activeDeadlineSeconds", "deadline_seconds")):
         if policy.get(field, int, 0) > 0:
             draft.set(setting, policy.take(field, int))

@@ -49,6 +49,7 @@ REASONS = {
     r"\.suspend": "only Kueue suspends a job: set scheduler to kueue and queue",
     r"\.(schedulingPolicy|podGroupPolicy)": "a gang has all pods, or min_workers: set scheduler (volcano, "
     "scheduler-plugins or kueue), and start_seconds as its time limit",
+    r"\.cleanPodPolicy": "running pods are deleted when their logs have been read, and ended ones kept",
     r"\.ttlSecondsAfterFinished": "the launcher has to read a finished job first: set ttl_seconds",
     r"\.successPolicy": "a job succeeds if all its pods do and rank 0 has named a complete checkpoint",
     r"\.PS\.": "a run has no parameter servers: train with MultiWorkerMirroredStrategy",

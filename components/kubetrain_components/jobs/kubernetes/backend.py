@@ -193,12 +193,10 @@ class KubernetesBackend:
             return job
         return None
 
-    def clean(self, handle: JobHandle, pods: str) -> None:
+    def clean(self, handle: JobHandle) -> None:
         self._delete_etcd(handle)
-        if pods == "None":
-            return
         try:
-            for_each(self._follow(handle).existing_pods(include_ended=pods == "All"), self._delete_pod)
+            for_each(self._follow(handle).unended_pods(), self._delete_pod)
         except KubetrainError as error:
             log.warning("cannot delete the pods of job %s (%s): delete them with kubectl", handle.name, error)
 

@@ -137,12 +137,11 @@ class FollowedJob:
         if self._is_outdated() and (pause := self._derive_again_at - time.monotonic()) > 0:
             self._changed.wait_for(lambda: self._is_stopped, pause)
 
-    def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
+    def unended_pods(self) -> list[Manifest]:
         self._await_lists()
         jobs = [item.manifest for item in self._job.objects() if item.uid == self.handle.uid]
-        pods = [item.manifest for item in self.pods.objects() if not item.is_gone]
-        of_job = [pod for pod in pods if any(is_of(pod, job) for job in jobs)]
-        return [pod for pod in of_job if include_ended or not has_ended(pod)]
+        pods = [item.manifest for item in self.pods.objects() if not item.is_gone and not has_ended(item.manifest)]
+        return [pod for pod in pods if any(is_of(pod, job) for job in jobs)]
 
     def stop(self) -> None:
         self._is_stopped = True

@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from kubetrain_components.jobs.annotations import (
-    CLEAN_PODS_ANNOTATION,
-    LEFT_ANNOTATION,
-    TTL_ANNOTATION,
-    VERDICT_ANNOTATION,
-)
+from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -103,8 +98,7 @@ def _by_time_to_live(found: Found, state: JobState, now: datetime) -> tuple[Acti
 def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Action, str]:
     """Clean the pods that no launcher will: it may have been killed before, or after its verdict."""
     ended_at, is_judged = _ended_at(found.job), VERDICT_ANNOTATION in state.annotations
-    keeps_pods = is_judged and state.annotations.get(CLEAN_PODS_ANNOTATION, "None") == "None"
-    if not found.pods or keeps_pods or ended_at is None:
+    if not found.pods or ended_at is None:
         return Action.KEEP, "has ended"
     if not is_judged and state.phase is Phase.SUCCEEDED and state.has_succeeded_early:
         return Action.KEEP, "reports success, but pods still work that its launcher waits for"

@@ -123,7 +123,7 @@ class LocalBackend:
     def note(self, handle: JobHandle, values: Mapping[str, str]) -> None:
         self.annotate(handle, values)
 
-    def clean(self, handle: JobHandle, pods: str) -> None:
+    def clean(self, handle: JobHandle) -> None:
         """Do nothing: a local job that is over leaves nothing behind."""
 
     def delete(self, handle: JobHandle) -> None:
