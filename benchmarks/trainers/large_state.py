@@ -74,7 +74,6 @@ def settings(shape: Shape, **changes: Any) -> dict[str, Any]:
         "learning_rate": 1e-4,
         "lr_scaling": "none",
         "schedule": "constant",
-        "warmup_steps": 0,
         "warmup_epochs": 0,
         "global_batch_size": SAMPLES,
         "batch_size": 4,

@@ -86,7 +86,7 @@ SHARDED_GRAPHS = "compile=reduce-overhead needs sharding=none, under which weigh
         ),
         (
             {"schedule": "constant", "schedule_args": {"epochs": 1}},
-            "schedule_args with schedule=constant: unknown setting 'epochs': it has none",
+            "schedule_args with schedule=constant: unknown setting 'epochs': valid names: warmup_steps",
         ),
         ({"augment": {"mixup": -0.1}}, "augment with recipe=none: mixup must be at least 0, not -0.1"),
         ({"freeze": ","}, "freeze is ',', which names nothing: give names of layers, or leave it out"),

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.loop.schedule import averaging_decay, peak_rate, rate_factor
 from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.schedule_args import SCHEDULES
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 STEPS_PER_EPOCH = 100
@@ -43,8 +45,8 @@ def test_cosine_is_half_the_peak_at_half_time_and_would_be_zero_after_the_last_s
 
 
 @pytest.mark.parametrize("schedule", ["linear", "wsd", "cosine"])
-@pytest.mark.parametrize("limits", [{}, {"max_steps": 20}, {"warmup_steps": 5}])
-def test_the_last_step_still_learns(limits: dict[str, int], schedule: str) -> None:
+@pytest.mark.parametrize("limits", [{}, {"max_steps": 20}, {"schedule_args": {"warmup_steps": 5}}])
+def test_the_last_step_still_learns(limits: dict[str, Any], schedule: str) -> None:
     config = replace(CONFIG, schedule=schedule, **limits)
     last = config.max_steps or 1000
     assert factor_at(config, last) > 0 == pytest.approx(factor_at(config, last + 1))
@@ -100,14 +102,14 @@ def test_a_training_of_steps_goes_on_as_before_if_the_processes_become_fewer(sch
     [
         ({"max_steps": 1500}, 1 / 100, 1 / 400),
         ({"max_steps": 900}, 1 / 100, 1 / 50),
-        ({"warmup_steps": 50}, 1 / 50, 1 / 200),
+        ({"schedule_args": {"warmup_steps": 50}}, 1 / 50, 1 / 200),
     ],
 )
 def test_no_change_of_processes_makes_the_rate_jump(
-    limits: dict[str, int], epochs_by_step: float, changed: float, schedule: str
+    limits: dict[str, Any], epochs_by_step: float, changed: float, schedule: str
 ) -> None:
     config = replace(TrainConfig(epochs=10, warmup_epochs=0, schedule=schedule), **limits)
-    at = 400 if config.warmup_steps else 800
+    at = 400 if config.schedule_args else 800
     rates = [
         rate_factor(config, step, at * epochs_by_step + (step - at) * (epochs_by_step if step < at else changed))
         for step in range(at - 5, at + 6)
@@ -120,16 +122,21 @@ def test_drops_come_after_whole_epochs_also_if_steps_end_the_training() -> None:
     assert [factor_at(config, step) for step in (100, 101, 300)] == pytest.approx([1, 0.1, 0.01])
 
 
-def test_the_warmup_can_be_counted_in_steps() -> None:
-    config = replace(CONFIG, warmup_steps=50)
-    assert [factor_at(config, step) for step in (1, 25, 50)] == pytest.approx([0.02, 0.5, 1.0])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_warmup_can_be_counted_in_steps(schedule: str) -> None:
+    config = replace(CONFIG, schedule=schedule, schedule_args={"warmup_steps": 50})
+    assert [factor_at(config, step) for step in (1, 25, 50, 51)] == pytest.approx([0.02, 0.5, 1.0, 1.0], abs=1e-4)
+
+
+def test_a_schedule_ends_in_the_steps_that_the_warmup_leaves() -> None:
+    config = replace(CONFIG, schedule_args={"warmup_steps": 50})
     assert factor_at(config, 526) == pytest.approx(0.5), "half of what the warmup has left"
     assert factor_at(replace(config, max_steps=100), 76) == pytest.approx(0.5)
 
 
 def test_a_warmup_that_never_ends_is_refused() -> None:
     with pytest.raises(InvalidSetting, match=r"warmup_steps must be less than max_steps \(100\), not 100"):
-        TrainConfig(warmup_steps=100, max_steps=100)
+        TrainConfig(schedule_args={"warmup_steps": 100}, max_steps=100)
 
 
 @pytest.mark.parametrize(

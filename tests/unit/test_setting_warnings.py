@@ -19,7 +19,7 @@ def said(settings: dict[str, Any], *, peak_rate: float = 0.1, **own: object) -> 
     ("settings", "warning"),
     [
         ({"max_steps": 20}, "the training ends after step 14, with epochs=2, before max_steps=20"),
-        ({"warmup_steps": 15}, "warmup_steps=15 is more than the 14 steps of the training"),
+        ({"schedule_args": {"warmup_steps": 15}}, "warmup_steps=15 is more than the 14 steps of the training"),
         ({"warmup_epochs": 2.5}, "warmup_epochs=2.5 is more than epochs=2"),
     ],
 )
@@ -30,7 +30,7 @@ def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, A
 
 
 def test_settings_that_the_training_fills_are_not_named() -> None:
-    assert not said({"max_steps": 14, "warmup_steps": 13, "warmup_epochs": 5})
+    assert not said({"max_steps": 14, "schedule_args": {"warmup_steps": 13}, "warmup_epochs": 5})
 
 
 @pytest.mark.parametrize(

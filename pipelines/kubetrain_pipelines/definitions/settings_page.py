@@ -61,8 +61,7 @@ def _objects() -> Iterator[str]:
     yield from ("### Options in `augment`", "", *_table(Recipe))
     for name, kinds in (("optimizer_args", OPTIMIZERS), ("schedule_args", SCHEDULES)):
         for choice, kind in kinds.items():
-            if kind.names():
-                yield from (f"### Options in `{name}` for {choice}", "", *_table(kind))
+            yield from (f"### Options in `{name}` for {choice}", "", *_table(kind))
 
 
 def _table(kind: type[Settings]) -> Iterator[str]:

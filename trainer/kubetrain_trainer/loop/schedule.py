@@ -16,10 +16,11 @@ def peak_rate(config: TrainConfig, global_batch: int) -> float:
 
 def rate_factor(config: TrainConfig, step: int, epochs_done: float) -> float:
     """Return the fraction of the peak rate for a step that completes this many epochs: warmed up, then scheduled."""
-    if step < config.warmup_steps:
-        return step / config.warmup_steps
+    warmup_steps: int = config.scheduling.warmup_steps
+    if step < warmup_steps:
+        return step / warmup_steps
     done = config.epochs * share_done(config, step, epochs_done)
-    warmup = done * config.warmup_steps / step if config.warmup_steps else config.warmup_epochs
+    warmup = done * warmup_steps / step if warmup_steps else config.warmup_epochs
     if done < warmup:
         return done / warmup
     if config.schedule == "step":

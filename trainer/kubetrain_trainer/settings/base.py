@@ -134,8 +134,7 @@ class Settings:
     @classmethod
     def _check_name(cls, name: str) -> None:
         if name not in (names := cls.names()):
-            remedy = did_you_mean(name, names) if names else "it has none"
-            raise InvalidSetting(f"unknown setting '{name}': {remedy}")
+            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, names)}")
 
     @classmethod
     def add_flags(cls, parser: argparse._ActionsContainer) -> None:

@@ -67,10 +67,10 @@ def _image_problems(config: Config) -> Iterator[str]:
 
 
 def _step_problems(config: Config) -> Iterator[str]:
-    if 0 < config.max_steps <= config.warmup_steps:
+    if 0 < config.max_steps <= (warmup := config.scheduling.warmup_steps):
         yield (
-            f"warmup_steps must be less than max_steps ({config.max_steps}), not {config.warmup_steps}: the learning "
-            "rate would never reach its peak"
+            f"warmup_steps must be less than max_steps ({config.max_steps}), not {warmup}: the learning rate would "
+            "never reach its peak"
         )
     if config.profile_steps and not config.steps_to_profile:
         yield f"profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"

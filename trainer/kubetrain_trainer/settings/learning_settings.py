@@ -75,14 +75,13 @@ class LearningSettings(Settings):
         "epochs over which the learning rate rises to its peak; fewer if max_steps ends the training before epochs",
         minimum=0,
     )
-    warmup_steps: int = setting(0, "steps over which the learning rate rises instead; 0: warmup_epochs", minimum=0)
     schedule: str = setting(
         "cosine",
         "learning rate schedule after the warmup; wsd: constant, then falling linearly",
         choices=tuple(SCHEDULES),
     )
     schedule_args: dict[str, Any] = setting(
-        {}, 'options of the schedule that differ from their defaults, such as {"min_rate": 0.1}'
+        {}, 'options of the schedule that differ from their defaults, such as {"warmup_steps": 500}'
     )
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
     label_smoothing: float = setting(

@@ -11,6 +11,8 @@ from kubetrain_trainer.settings.base import Settings, setting
 class ScheduleArgs(Settings):
     PARAMETER: ClassVar[str] = "schedule_args"
 
+    warmup_steps: int = setting(0, "steps over which the learning rate rises to its peak; 0: warmup_epochs", minimum=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Falling(ScheduleArgs):

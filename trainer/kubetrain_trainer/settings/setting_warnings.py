@@ -24,9 +24,10 @@ def training_warnings(config: TrainConfig, task: Any, last_step: int, peak_rate:
 
 
 def _warmup_warnings(config: TrainConfig, last_step: int) -> Iterator[str]:
-    if config.warmup_steps > last_step:
-        yield f"warmup_steps={config.warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
-    if config.warmup_epochs > config.epochs and not config.warmup_steps:
+    warmup_steps = config.scheduling.warmup_steps
+    if warmup_steps > last_step:
+        yield f"warmup_steps={warmup_steps} is more than the {last_step} steps of the training: {UNREACHED}"
+    if config.warmup_epochs > config.epochs and not warmup_steps:
         yield f"warmup_epochs={config.warmup_epochs:g} is more than epochs={config.epochs}: {UNREACHED}"
 
 
