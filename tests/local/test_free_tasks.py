@@ -70,7 +70,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "evaluating": {"epochs": 1, "checkpoint_every": 2},
     "one-optimizer": {},
     "broadcast": {"epochs": 1},
-    "documented": {"model": "documented:build", "metric": "perplexity", "metric_mode": "min"},
+    "documented": {"model": "documented:build", "metric": "min:perplexity"},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({}, "max_steps must be set, because the training data has no len()"),

@@ -268,8 +268,8 @@ def test_the_best_is_chosen_by_the_metric_and_of_equals_the_newer(tmp_path: Path
         write(tmp_path, step, accuracy)
     assert choose_checkpoint(tmp_path, TrainConfig()).step == 3
     assert choose_checkpoint(tmp_path, TrainConfig(metric="loss")).step == 3
-    assert choose_checkpoint(tmp_path, TrainConfig(metric="loss", metric_mode="min")).step == 3
-    assert choose_checkpoint(tmp_path, TrainConfig(metric="loss", metric_mode="max")).step == 4
+    assert choose_checkpoint(tmp_path, TrainConfig(metric="min:loss")).step == 3
+    assert choose_checkpoint(tmp_path, TrainConfig(metric="max:loss")).step == 4
     assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).step == 4
 
 
@@ -281,11 +281,11 @@ def test_a_good_metric_beside_a_loss_that_is_not_finite_is_the_worst(tmp_path: P
 
 
 @pytest.mark.parametrize("not_finite", [math.nan, math.inf, -math.inf, None])
-@pytest.mark.parametrize("mode", ["max", "min"])
-def test_a_metric_that_is_not_finite_is_the_worst(tmp_path: Path, mode: str, not_finite: float | None) -> None:
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_a_metric_that_is_not_finite_is_the_worst(tmp_path: Path, direction: str, not_finite: float | None) -> None:
     for step, accuracy in ((1, not_finite), (2, 0.5), (3, not_finite)):
         write(tmp_path, step, accuracy)
-    assert choose_checkpoint(tmp_path, TrainConfig(metric_mode=mode)).step == 2
+    assert choose_checkpoint(tmp_path, TrainConfig(metric=f"{direction}:accuracy")).step == 2
     newest, *_ = intact_checkpoints(tmp_path)
     assert newest.step == 3
     assert json.loads((newest.path / MANIFEST).read_text(), parse_constant=pytest.fail)["metrics"]["accuracy"] is None
@@ -296,7 +296,7 @@ def test_no_complete_checkpoint_and_an_unknown_metric_are_errors(tmp_path: Path)
         choose_checkpoint(tmp_path / "absent", TrainConfig())
     write(tmp_path, 1)
     with pytest.raises(KubetrainError, match=r"has no metric 'f1' \(it has: accuracy, loss\)"):
-        choose_checkpoint(tmp_path, TrainConfig(metric="f1", metric_mode="max"))
+        choose_checkpoint(tmp_path, TrainConfig(metric="max:f1"))
 
 
 def test_rewriting_a_step_replaces_its_checkpoint(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def test_the_newest_and_the_best_stay(accuracies: list[float], keep: int, gone: 
     assert [each.step for each in planned] == gone
 
 
+def test_the_best_may_be_the_lowest() -> None:
+    complete = [checkpoint(step, accuracy) for step, accuracy in enumerate((0.9, 0.2, 0.3, 0.4), 1)]
+    planned = superseded(complete, complete[-1], TrainConfig(keep_checkpoints=1, metric="min:accuracy"))
+    assert [each.step for each in planned] == [1, 3]
+
+
 def test_checkpoints_after_the_newest_neither_count_nor_are_removed() -> None:
     """They are damaged, and the training resumed from an earlier checkpoint."""
     complete = [checkpoint(step) for step in (60, 70, 100)]

@@ -24,7 +24,7 @@ def from_flags(*flags: str) -> TrainConfig:
 
 
 CHANGED = TrainConfig(
-    model="torchvision:resnet50", model_args={"norm": None, "n": 2}, epochs=90, learning_rate=0.4, metric_mode="min"
+    model="torchvision:resnet50", model_args={"norm": None, "n": 2}, epochs=90, learning_rate=0.4, metric="min:accuracy"
 )
 
 
@@ -114,33 +114,35 @@ def test_text_on_the_command_line_is_parsed_by_the_type_of_its_setting() -> None
 
 
 @pytest.mark.parametrize(
-    ("metric", "mode", "prefers_less"),
+    ("metric", "best_by"),
     [
-        ("accuracy", "auto", False),
-        ("loss", "auto", True),
-        ("mean_absolute_error", "auto", True),
-        ("top5_accuracy", "auto", False),
-        ("perplexity", "min", True),
-        ("loss", "max", False),
-        ("accuracy", "min", True),
+        ("accuracy", ("accuracy", "max")),
+        ("loss", ("loss", "min")),
+        ("mean_absolute_error", ("mean_absolute_error", "min")),
+        ("top5_accuracy", ("top5_accuracy", "max")),
+        ("min:perplexity", ("perplexity", "min")),
+        ("max:mAP:50", ("mAP:50", "max")),
+        ("test:loss", ("test:loss", "min")),
+        ("max:loss", ("loss", "max")),
+        ("min:accuracy", ("accuracy", "min")),
     ],
 )
-def test_a_lower_loss_or_error_is_better_unless_set_otherwise(metric: str, mode: str, prefers_less: bool) -> None:
-    assert (TrainConfig(metric=metric, metric_mode=mode).best_is == "min") is prefers_less
+def test_a_lower_loss_or_error_is_better_unless_set_otherwise(metric: str, best_by: tuple[str, str]) -> None:
+    assert TrainConfig(metric=metric).best_by == best_by
 
 
-@pytest.mark.parametrize("metric", ["perplexity", "mae", "wer", "lossless", "f1"])
-def test_of_another_metric_the_mode_must_be_set(metric: str) -> None:
-    with pytest.raises(InvalidSetting, match=f"whether a high or a low '{metric}' is better: set metric_mode"):
+@pytest.mark.parametrize("metric", ["perplexity", "mae", "wer", "lossless", "f1", "maximum:f1", "max:", ""])
+def test_another_metric_needs_its_direction(metric: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"a high or a low '{metric}' is better: .* max:{metric} or min:{metric}"):
         TrainConfig(metric=metric)
-    assert TrainConfig(metric=metric, select_checkpoint="last").best_is != "min"
+    assert TrainConfig(metric=metric, select_checkpoint="last").best_by == (metric, "")
 
 
 def test_the_metric_must_be_one_that_the_task_measures() -> None:
     TrainConfig(metric="loss").check_metric(["accuracy"])
     TrainConfig(metric="f1", select_checkpoint="last").check_metric(["accuracy"])
     with pytest.raises(InvalidSetting, match=r"metric cannot be 'acuracy', .*: did you mean 'accuracy'"):
-        TrainConfig(metric="acuracy", metric_mode="max").check_metric(["accuracy"])
+        TrainConfig(metric="max:acuracy").check_metric(["accuracy"])
     with pytest.raises(InvalidSetting, match=r"metric cannot be 'accuracy', .*: set metric=loss, or add it to the"):
         TrainConfig().check_metric([])
 

@@ -13,7 +13,7 @@ from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.config import TrainConfig
 
-OWN = TrainConfig(model="team.task:build", metric="miou", metric_mode="max")
+OWN = TrainConfig(model="team.task:build", metric="max:miou")
 BEFORE = Latest(version="v7", metrics={"accuracy": 0.9, "loss": 0.3, "miou": 0.7})
 
 

@@ -38,6 +38,13 @@ def test_what_was_not_a_number_is_not_drawn() -> None:
     assert list(curves([{"step": 1, "loss": None}, {"step": 2, "loss": 1.0}], "accuracy")) == ["Loss"]
 
 
+def test_the_curve_of_the_metric_has_its_name_without_its_direction(tmp_path: Path) -> None:
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("pytorch", TrainConfig(metric="max:f1"), "")
+    output.metrics.write_text('{"step": 1, "validation_f1": 0.5}\n')
+    assert 'aria-label="Validation f1"' in training_report(output)
+
+
 def test_a_report_without_its_launch_shows_the_trainers_own_time(tmp_path: Path) -> None:
     output = TrainingOutput(tmp_path / "run")
     output.begin("pytorch", TrainConfig(), "")

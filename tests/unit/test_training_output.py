@@ -79,7 +79,7 @@ def test_a_run_begun_before_a_setting_was_added_is_the_same_run(tmp_path: Path) 
         begun(tmp_path, epochs=3, label_smoothing=0.1)
 
 
-def test_a_run_that_uses_its_last_checkpoint_needs_no_metric_mode(tmp_path: Path) -> None:
+def test_a_run_that_uses_its_last_checkpoint_needs_no_direction_of_its_metric(tmp_path: Path) -> None:
     output = begun(tmp_path, metric="f1", select_checkpoint="last")
     begun(tmp_path, metric="f1", select_checkpoint="last")
     assert output.train_config().digest == TrainConfig(metric="f1", select_checkpoint="last").digest

@@ -22,6 +22,7 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.entry import parse_entry
+from kubetrain_trainer.settings.metric import parse_metric
 from kubetrain_trainer.some_of import some_of
 
 HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
@@ -99,7 +100,7 @@ def _headline(page: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
 
 def _rows(output: TrainingOutput, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return only what the page shows of the rows, because there may be a million of them."""
-    shown = ("step", "loss", "validation_loss", f"validation_{config['metric']}", "stragglers")
+    shown = ("step", "loss", "validation_loss", f"validation_{parse_metric(config['metric']).name}", "stragglers")
     return [{name: row[name] for name in shown if name in row} for row in read_metrics(output.metrics)]
 
 
@@ -151,8 +152,9 @@ def _curves(rows: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, 
     # The import takes half a second, and a run that failed early has no curves.
     from kubetrain_components.evaluate_model.plots import curves
 
+    pictures = curves(rows, parse_metric(config["metric"]).name)
     # Our own SVG, drawn from numbers, is the only part of the page that is not escaped.
-    return {title: Markup(picture) for title, picture in curves(rows, str(config["metric"])).items()}  # noqa: S704
+    return {title: Markup(picture) for title, picture in pictures.items()}  # noqa: S704
 
 
 def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 from kubetrain_components.shown_values import number
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, did_you_mean
 from kubetrain_trainer.settings.config import TrainConfig
+from kubetrain_trainer.settings.metric import DIRECTIONS, direction_of
 from kubetrain_trainer.settings.model_names import CLASSIFIER_METRICS, is_own_code
-from kubetrain_trainer.settings.running_settings import AUTOMATIC_MODES
 
 OPERATORS = {
     ">=": (operator.ge, "at least"),
@@ -27,7 +27,7 @@ LIMIT = re.compile(rf"{METRIC}\s*(?P<operator>[<>]=?)\s*(?P<value>[^<>=]*)")
 COMPARISON = re.compile(
     rf"(?:{METRIC}\s*(?:\((?P<best>[^)]*)\))?\s+)?not worse than latest(?:\s+by\b\s*(?P<value>.*))?"
 )
-BEST = {**AUTOMATIC_MODES, "f1": "max", "auc": "max", "iou": "max", "perplexity": "min"}
+BEST = {**DIRECTIONS, "f1": "max", "auc": "max", "iou": "max", "perplexity": "min"}
 """Whether the max or the min of a metric is best, by the ending of its name."""
 EXAMPLE = "write conditions such as accuracy>=0.9, loss<0.3, not worse than latest by 0.005"
 NOT_GOOD_ENOUGH = "train longer, or change the gate"
@@ -174,7 +174,7 @@ def _parse(part: str, config: TrainConfig) -> Limit | NotWorse:
     if found := LIMIT.fullmatch(part):
         return Limit(metric=found["metric"], operator=found["operator"], value=_value(part, found["value"]))
     if found := COMPARISON.fullmatch(part):
-        metric = found["metric"] or config.metric
+        metric = found["metric"] or config.best_by.name
         best = _best(part, found["best"], metric, config)
         tolerance = _value(part, found["value"]) if found["value"] is not None else 0.0
         if tolerance < 0:
@@ -195,9 +195,8 @@ def _value(part: str, text: str) -> float:
 
 def _best(part: str, given: str | None, metric: str, config: TrainConfig) -> str:
     """Return whether the max or the min of the metric is best."""
-    by_name = next((mode for ending, mode in BEST.items() if metric.endswith(ending)), "")
-    is_set = metric == config.metric and config.best_is != "unknown"
-    best = given or (config.best_is if is_set else by_name)
+    by_setting = config.best_by.direction if metric == config.best_by.name else ""
+    best = given or by_setting or direction_of(metric, BEST)
     if best not in ("max", "min"):
         raise InvalidSetting(
             f"gate: '{part}' does not say whether a high or a low '{metric}' is better: write {metric}(max) or "

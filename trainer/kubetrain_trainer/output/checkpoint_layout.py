@@ -231,16 +231,16 @@ def best_first(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Chec
 def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
     """Return a number that is greater for better checkpoints. Without a finite metric and a finite loss (the training
     was stopped or diverged), a checkpoint ranks last."""
-    metrics = checkpoint.manifest["metrics"]
-    if checkpoint.is_validated and config.metric not in metrics:
+    metrics, metric = checkpoint.manifest["metrics"], config.best_by
+    if checkpoint.is_validated and metric.name not in metrics:
         raise KubetrainError(
-            f"checkpoint {checkpoint.name} has no metric '{config.metric}' (it has: {', '.join(sorted(metrics))}): "
+            f"checkpoint {checkpoint.name} has no metric '{metric.name}' (it has: {', '.join(sorted(metrics))}): "
             "set metric to one of these, or select_checkpoint=last"
         )
-    value, loss = metrics.get(config.metric), metrics.get("loss", 0.0)
+    value, loss = metrics.get(metric.name), metrics.get("loss", 0.0)
     if value is None or loss is None:  # as JSON has them that are not finite
         return -math.inf
-    return float(-value if config.best_is == "min" else value)
+    return float(-value if metric.direction == "min" else value)
 
 
 def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:

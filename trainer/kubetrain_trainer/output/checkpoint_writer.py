@@ -164,7 +164,7 @@ def superseded(complete: Sequence[Checkpoint], newest: Checkpoint, config: Train
     from them.
     """
     known = [checkpoint for checkpoint in complete if checkpoint.step <= newest.step]
-    measured = [checkpoint for checkpoint in known if config.metric in checkpoint.manifest["metrics"]]
+    measured = [checkpoint for checkpoint in known if config.best_by.name in checkpoint.manifest["metrics"]]
     kept = known[-config.keep_checkpoints :]
     if measured:
         kept.append(best_first(measured, config)[0])

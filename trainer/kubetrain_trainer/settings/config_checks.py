@@ -76,10 +76,10 @@ def _step_problems(config: Config) -> Iterator[str]:
         yield f"profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"
     if config.optimizer == "sgd" and config.optimizing.nesterov and not config.optimizing.momentum:
         yield "nesterov needs a momentum above 0"
-    if config.select_checkpoint == "best" and config.best_is == "unknown":
+    if config.select_checkpoint == "best" and not config.best_by.direction:
         yield (
-            f"metric_mode=auto cannot know whether a high or a low '{config.metric}' is better: set metric_mode to max "
-            "or min"
+            f"metric does not say whether a high or a low '{config.metric}' is better: set it to max:{config.metric} "
+            f"or min:{config.metric}"
         )
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.base import Settings, setting
+from kubetrain_trainer.settings.metric import Metric, parse_metric
 
-AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
-"""metric_mode=auto, by the ending of the metric's name."""
 OTHER_METRIC = "set metric=loss, or add it to the metrics of the Task"
 
 
@@ -31,14 +30,8 @@ class CheckpointSettings(Settings):
     )
     metric: str = setting(
         "accuracy",
-        "validation metric (or loss) that decides which checkpoint is the best",
-        entry="used",
-    )
-    metric_mode: str = setting(
-        "auto",
-        "whether the max or the min of the metric is best; auto: min if its name ends in loss or error, max if it ends "
-        "in accuracy; other metrics need max or min",
-        choices=("auto", "max", "min"),
+        "validation metric (or loss) that decides which checkpoint is the best. Its min is best if its name ends in "
+        "loss or error, its max if it ends in accuracy; write others as max:NAME or min:NAME",
         entry="used",
     )
     select_checkpoint: str = setting(
@@ -63,11 +56,9 @@ class CheckpointSettings(Settings):
     )
 
     @property
-    def best_is(self) -> str:
-        """The metric_mode, where auto is resolved: max, min or unknown."""
-        if self.metric_mode != "auto":
-            return self.metric_mode
-        return next((mode for ending, mode in AUTOMATIC_MODES.items() if self.metric.endswith(ending)), "unknown")
+    def best_by(self) -> Metric:
+        """The metric that decides which checkpoint is the best."""
+        return parse_metric(self.metric)
 
     def check_metric(self, measured: Iterable[str]) -> None:
         """Check that the task measures the metric that chooses the best checkpoint.
@@ -75,10 +66,10 @@ class CheckpointSettings(Settings):
         Raises:
             InvalidSetting: if it does not.
         """
-        names = ["loss", *measured]
-        if self.select_checkpoint == "best" and self.metric not in names:
-            remedy = did_you_mean(self.metric, names) if "metric" in self.changed_settings() else OTHER_METRIC
-            raise InvalidSetting(f"metric cannot be '{self.metric}', which the task does not measure: {remedy}")
+        name, names = self.best_by.name, ["loss", *measured]
+        if self.select_checkpoint == "best" and name not in names:
+            remedy = did_you_mean(name, names) if "metric" in self.changed_settings() else OTHER_METRIC
+            raise InvalidSetting(f"metric cannot be '{name}', which the task does not measure: {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)
