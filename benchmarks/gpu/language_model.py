@@ -36,7 +36,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
     shape = Shape(**config.model_args)
     return Task(
         model=Decoder(shape),
-        data=partial(Tokens, shape, config.synthetic_samples),
+        data=partial(Tokens, shape, config.synthetic_data.samples),
         loss=loss,
     )
 

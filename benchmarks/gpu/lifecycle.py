@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {
     "image_size": 64,
     "batch_size": 64,
     "data": "synthetic",
-    "synthetic_samples": 4096,
+    "synthetic": {"samples": 4096},
     "max_steps": STEPS,
     "learning_rate": 0.001,
     "precision": "fp32",

@@ -19,7 +19,7 @@ VALIDATED = 256
 def build(config: TrainConfig, data_dir: Path) -> Task:
     return Task(
         model=torchvision.models.get_model(config.model_args["name"], num_classes=CLASSES),
-        data=partial(ResidentImages, config.synthetic_samples, config.image_size),
+        data=partial(ResidentImages, config.synthetic_data.samples, config.image_size),
         loss=cross_entropy,
         metrics={"accuracy": accuracy},
     )

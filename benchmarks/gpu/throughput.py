@@ -66,7 +66,7 @@ def ours(sizes: Sizes, output: Path, data_dir: Path | None = None, **settings: A
         "model_args": {"name": sizes.model} if "model" not in settings else {},
         "image_size": sizes.pixels,
         "batch_size": sizes.batch,
-        "synthetic_samples": sizes.batch * (sizes.steps + UNTIMED_STEPS),
+        "synthetic": {"samples": sizes.batch * (sizes.steps + UNTIMED_STEPS)},
         "max_steps": sizes.steps + UNTIMED_STEPS,
         "epochs": 1,
         "checkpoint_every": 10 * (sizes.steps + UNTIMED_STEPS),

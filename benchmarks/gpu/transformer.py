@@ -40,7 +40,7 @@ def settings(shape: Shape, batch: int, steps: int) -> dict[str, Any]:
         "model": "language_model:build",
         "model_args": asdict(shape),
         "batch_size": batch,
-        "synthetic_samples": batch * steps,
+        "synthetic": {"samples": batch * steps},
         "max_steps": steps,
         "epochs": 1,
         "optimizer": "adamw",

@@ -67,7 +67,7 @@ def settings(shape: Shape, **changes: Any) -> dict[str, Any]:
     return {
         "model": "large_state:build",
         "model_args": vars(shape),
-        "synthetic_samples": 20 * SAMPLES,
+        "synthetic": {"samples": 20 * SAMPLES},
         "sharding": "full",
         "activation_checkpointing": True,
         "optimizer": "adamw",

@@ -11,11 +11,10 @@ from kubetrain_trainer.settings.config import TrainConfig
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:
+    size = config.synthetic_data
     return Task(
-        model=torchvision.models.get_model(config.model_args["name"], num_classes=config.synthetic_classes),
-        data=lambda split: SyntheticImages(
-            split, config.synthetic_samples, config.synthetic_classes, config.image_size
-        ),
+        model=torchvision.models.get_model(config.model_args["name"], num_classes=size.classes),
+        data=lambda split: SyntheticImages(split, size.samples, size.classes, config.image_size),
         loss=loss,
         metrics={"accuracy": accuracy},
     )

@@ -28,7 +28,7 @@ TINY = {"layers": 2, "width": 64, "heads": 2, "vocabulary": 256, "context": 64}
 SETTINGS = {
     "model": "language_model:build",
     "model_args": json.dumps(TINY),
-    "synthetic_samples": "512",
+    "synthetic": '{"samples": 512}',
     "batch_size": "8",
     "global_batch_size": "16",
     "epochs": "4",

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 SYNTHETIC = (
     "data=synthetic",
-    "synthetic_samples=500",
+    'synthetic={"samples": 500}',
     "image_size=16",
     "epochs=6",
     "checkpoint_every=20",

@@ -89,7 +89,7 @@ def train(program: list[str], settings: Mapping[str, object], folder: Path, outp
 @pytest.mark.parametrize(("accumulated", "mode"), [(1, "default"), (3, "default"), (3, "reduce-overhead")])
 def test_nothing_is_compiled_after_the_first_step(accumulated: int, mode: str, tmp_path: Path) -> None:
     """The last batch of each epoch is smaller, and so are its parts; a validation has batches of two sizes."""
-    settings = {"data": "synthetic", "synthetic-samples": 71, "image-size": 8, "batch-size": 16, "epochs": 3}
+    settings = {"data": "synthetic", "synthetic": '{"samples": 71}', "image-size": 8, "batch-size": 16, "epochs": 3}
     settings |= {"compile": mode, "checkpoint-every": 3, "metrics-port": 0, "gradient-accumulation": accumulated}
     printed = train(["-c", COUNTING], settings, tmp_path, tmp_path / "run")
     first, *others = map(int, re.findall(r"graphs: (\d+)", printed))

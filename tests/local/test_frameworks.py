@@ -608,7 +608,7 @@ for seed in range(300):
     assert 0 <= top < top + height <= 3, "a crop has a pixel"
     assert 0 <= left < left + width <= 3, "a crop has a pixel"
 
-noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
+noise = image_data(TrainConfig(data="synthetic", synthetic={"samples": 50}), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, map(keys_of, ([1, 2, 3], [4, 5, 6], [7, 8])))]
 assert sizes == [3, 3, 2], sizes
 assert list(load(noise, [])) == []
@@ -712,7 +712,7 @@ from kubetrain_trainer.tensorflow_multiworker import group
 group.build_strategy = lambda config, role: tf.distribute.MirroredStrategy(devices)
 from kubetrain_trainer.processes.entry_point import training_arguments
 sys.argv = ["train", "--data-dir", ".", "--output-dir", sys.argv[1], "--data", "synthetic", "--max-steps", "4",
-    "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0", "--checkpoint-every", "2",
+    "--synthetic", '{"samples": 40}', "--batch-size", sys.argv[3], "--warmup-epochs", "0", "--checkpoint-every", "2",
     "--clip-norm", "0.5", "--precision", "fp32",
     "--model-args", '{"dropout": 0.0}', "--model", "plain:build"]
 train.train(training_arguments(""))

@@ -160,7 +160,7 @@ run(lambda: train(training_arguments("Train.")))
 
 @pytest.mark.slow
 def test_tensorflow_reports_the_use_of_a_gpu(tmp_path: Path) -> None:
-    config = TrainConfig(data="synthetic", synthetic_samples=64, epochs=1, metrics_port=0, precision="bf16")
+    config = TrainConfig(data="synthetic", synthetic={"samples": 64}, epochs=1, metrics_port=0, precision="bf16")
     places = ["--data-dir", ".", "--output-dir", "output"]
     command = [sys.executable, "-c", ON_A_GPU, *places, *config.to_flags()]
     program = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

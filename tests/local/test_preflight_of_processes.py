@@ -18,8 +18,9 @@ from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_messag
 from support.process_groups import elastic_workers, start_python, torchrun_variables
 
 TRAIN = (
-    *("-m", "kubetrain_trainer.pytorch_ddp.train", "--data", "synthetic", "--synthetic-samples", 64, "--batch-size", 8),
-    *("--max-steps", 1, "--metrics-port", 0, "--preflight", "true", "--data-dir", ".", "--output-dir", "output"),
+    *("-m", "kubetrain_trainer.pytorch_ddp.train", "--data", "synthetic", "--synthetic", '{"samples": 64}'),
+    *("--batch-size", 8, "--max-steps", 1, "--metrics-port", 0, "--preflight", "true"),
+    *("--data-dir", ".", "--output-dir", "output"),
 )
 # All traffic passes the loopback interface, which is slow for the address where the first pod accepts the others.
 PODS_WITH_A_SLOW_ONE = """

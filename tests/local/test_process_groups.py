@@ -17,8 +17,8 @@ from kubetrain_trainer.processes.entry_point import training_arguments
 
 def train_twice(train, rank, after_the_end=(0, 1)):
     output = Path(sys.argv[1], f"seen-by-{rank}")
-    sys.argv[1:] = ["--data-dir", ".", "--output-dir", str(output), "--data", "synthetic", "--synthetic-samples", "64",
-        "--batch-size", "8", "--max-steps", "4", "--checkpoint-every", "2"]
+    sys.argv[1:] = ["--data-dir", ".", "--output-dir", str(output), "--data", "synthetic",
+        "--synthetic", '{"samples": 64}', "--batch-size", "8", "--max-steps", "4", "--checkpoint-every", "2"]
     train(training_arguments(""))
     if rank == 0:
         output.joinpath("result.json").unlink()

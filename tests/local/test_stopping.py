@@ -102,7 +102,7 @@ def test_sigterm_to_one_stops_all_after_the_same_step_to_resume_from(framework: 
 def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str, tmp_path: Path) -> None:
     """It would take 20 seconds and comes after the last step: only the validation and the export are left."""
     prepare(framework, tmp_path, "slow-validation")
-    settings = ("--max-steps", 5, "--synthetic-samples", 1280, "--batch-size", 16)
+    settings = ("--max-steps", 5, "--synthetic", '{"samples": 1280}', "--batch-size", 16)
     first = train_pair(framework, tmp_path, *settings)
     read_until(first[1], "validating")
     asked = time.monotonic()

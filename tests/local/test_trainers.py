@@ -127,7 +127,7 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
     )
     arguments = ["train", "--data", tmp_path, "--output", "output", "--run-id", "run", "--workers", "1"]
     arguments += ["--max-restarts", "0", "--set", "data=synthetic", "--set", "model=own:build", "--set", "epochs=2"]
-    arguments += ["--set", "checkpoint_every=8", "--set", "synthetic_samples=320"]
+    arguments += ["--set", "checkpoint_every=8", "--set", 'synthetic={"samples": 320}']
     failed = kubetrain(*arguments, cwd=tmp_path)
     assert failed.exit_code == 1
     assert "master-0: RuntimeError: broken on purpose" in failed.output
@@ -154,7 +154,7 @@ import_module(sys.argv.pop(1)).train(training_arguments(""))
 def test_checkpoints_may_be_saved_more_often_than_validated(framework: str, tmp_path: Path) -> None:
     config = TrainConfig(
         data="synthetic",
-        synthetic_samples=320,
+        synthetic={"samples": 320},
         image_size=8,
         epochs=3,
         checkpoint_every=10,
@@ -192,7 +192,7 @@ def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_
         "model": model,
         "data": "synthetic",
         "image_size": 32,
-        "synthetic_samples": 32,
+        "synthetic": '{"samples": 32}',
         "batch_size": 8,
         "max_steps": 2,
     }

@@ -15,6 +15,7 @@ from kubetrain_trainer.settings.config import GROUPS, TrainConfig
 from kubetrain_trainer.settings.config_checks import check_framework
 from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
 from kubetrain_trainer.settings.schedule_args import SCHEDULES
+from kubetrain_trainer.settings.synthetic_data import SyntheticData
 
 
 def from_flags(*flags: str) -> TrainConfig:
@@ -87,6 +88,10 @@ SHARDED_GRAPHS = "compile=reduce-overhead needs sharding=none, under which weigh
         (
             {"schedule": "constant", "schedule_args": {"epochs": 1}},
             "schedule_args with schedule=constant: unknown setting 'epochs': valid names: warmup_steps",
+        ),
+        (
+            {"data": "synthetic", "synthetic": {"classes": 1}},
+            "synthetic with data=synthetic: classes must be at least 2, not 1",
         ),
         ({"augment": {"mixup": -0.1}}, "augment with recipe=none: mixup must be at least 0, not -0.1"),
         ({"freeze": ","}, "freeze is ',', which names nothing: give names of layers, or leave it out"),
@@ -163,7 +168,7 @@ def test_what_only_pytorch_has_is_refused_by_tensorflow(settings: dict[str, Any]
         check_framework("tensorflow", config)
 
 
-@pytest.mark.parametrize("kind", [TrainConfig, Recipe, *OPTIMIZERS.values(), *SCHEDULES.values()])
+@pytest.mark.parametrize("kind", [TrainConfig, SyntheticData, Recipe, *OPTIMIZERS.values(), *SCHEDULES.values()])
 def test_a_meaning_leaves_to_the_declaration_when_a_setting_applies(kind: type[Settings]) -> None:
     for name in kind.names():
         meaning = kind.declared(name)["meaning"]

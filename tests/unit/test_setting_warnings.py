@@ -37,7 +37,10 @@ def test_settings_that_the_training_fills_are_not_named() -> None:
     ("settings", "warning"),
     [
         ({"cache_gb": 7}, "cache_gb=7.0 has no effect: it is for data_access=cache, not volume"),
-        ({"synthetic_classes": 4}, "synthetic_classes=4 has no effect: it is for data=synthetic, not image_folder"),
+        (
+            {"synthetic": {"classes": 4}},
+            "synthetic={'classes': 4} has no effect: it is for data=synthetic, not image_folder",
+        ),
     ],
 )
 def test_settings_of_another_choice_are_named(settings: dict[str, Any], warning: str) -> None:
@@ -45,7 +48,7 @@ def test_settings_of_another_choice_are_named(settings: dict[str, Any], warning:
 
 
 def test_settings_of_the_choice_made_are_not_named() -> None:
-    assert not said({"data": "synthetic", "synthetic_samples": 64, "synthetic_classes": 4})
+    assert not said({"data": "synthetic", "synthetic": {"samples": 64, "classes": 4}})
 
 
 def test_the_strength_of_operations_that_are_not_drawn_is_named() -> None:

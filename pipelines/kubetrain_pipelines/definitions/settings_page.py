@@ -15,6 +15,7 @@ from kubetrain_trainer.settings.base import Settings, as_text, default_of
 from kubetrain_trainer.settings.config import GROUPS, TrainConfig
 from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
 from kubetrain_trainer.settings.schedule_args import SCHEDULES
+from kubetrain_trainer.settings.synthetic_data import SyntheticData
 
 SETTINGS: dict[type[Settings], str] = {
     TrainConfig: "`train_config`: training",
@@ -58,7 +59,8 @@ def _settings() -> Iterator[str]:
 
 def _objects() -> Iterator[str]:
     """The options that the objects among the training settings hold."""
-    yield from ("### Options in `augment`", "", *_table(Recipe))
+    for kind in (SyntheticData, Recipe):
+        yield from (f"### Options in `{kind.PARAMETER}`", "", *_table(kind))
     for name, kinds in (("optimizer_args", OPTIMIZERS), ("schedule_args", SCHEDULES)):
         for choice, kind in kinds.items():
             yield from (f"### Options in `{name}` for {choice}", "", *_table(kind))

@@ -37,8 +37,9 @@ def read_images(
 
 
 def synthetic_images(config: TrainConfig, synthetic: Callable[..., Any]) -> ImageData:
-    classes = tuple(f"class-{number}" for number in range(config.synthetic_classes))
-    split = partial(synthetic, config.synthetic_samples, len(classes), image_size(config))
+    size = config.synthetic_data
+    classes = tuple(f"class-{number}" for number in range(size.classes))
+    split = partial(synthetic, size.samples, size.classes, image_size(config))
     return ImageData(classes, split=split, training=partial(split, "train"))
 
 

@@ -17,7 +17,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 
 FETCHED, MODEL = "fetched.json", "model"
 OF_THIS_RUN = (
-    *("data", "validation_split", "test_split", "synthetic_samples", "synthetic_classes"),
+    *("data", "validation_split", "test_split", "synthetic"),
     *("batch_size", "loader_workers", "precision"),
 )
 """Settings of the data and the machine, which are the same for both models."""

@@ -44,7 +44,7 @@ class TrainConfig(
         super().__post_init__()
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
             object.__setattr__(self, "select_checkpoint", "last")
-        for name in ("augmentation", "optimizing", "scheduling"):
+        for name in ("synthetic_data", "augmentation", "optimizing", "scheduling"):
             getattr(self, name)  # what an object holds is checked when it is read first
         check_together(self)
 

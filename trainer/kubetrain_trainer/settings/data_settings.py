@@ -6,6 +6,7 @@ from typing import Any
 
 from kubetrain_trainer.settings.augmentation import RECIPES, Recipe
 from kubetrain_trainer.settings.base import Settings, setting
+from kubetrain_trainer.settings.synthetic_data import SyntheticData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +51,18 @@ class DataSettings(Settings):
         used_with=("data_access", "cache"),
     )
     image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)
-    synthetic_samples: int = setting(
-        512, "samples in each split of synthetic data", minimum=1, used_with=("data", "synthetic")
-    )
-    synthetic_classes: int = setting(
-        10, "number of classes in synthetic data", minimum=2, used_with=("data", "synthetic")
+    synthetic: dict[str, Any] = setting(
+        {},
+        'options of the generated images that differ from their defaults, such as {"classes": 100}',
+        used_with=("data", "synthetic"),
     )
     validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
     test_split: str = setting("test", "folder of the dataset used to evaluate the finished model")
+
+    @cached_property
+    def synthetic_data(self) -> SyntheticData:
+        """The options of the generated images, with their defaults."""
+        return SyntheticData.within(f"data={self.data}", self.synthetic)
 
     @property
     def uses_cache(self) -> bool:
