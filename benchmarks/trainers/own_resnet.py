@@ -1,5 +1,6 @@
 """A torchvision model as a task of your own, as simple as such tasks are."""
 
+from functools import partial
 from pathlib import Path
 
 import torchvision
@@ -14,7 +15,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
     size = config.synthetic_data
     return Task(
         model=torchvision.models.get_model(config.model_args["name"], num_classes=size.classes),
-        data=lambda split: SyntheticImages(split, size.samples, size.classes, config.image_size),
+        data=partial(SyntheticImages, size.samples, size.classes, config.image_size),
         loss=loss,
         metrics={"accuracy": accuracy},
     )
