@@ -74,8 +74,8 @@ class Cluster:
         self.heard.clear()
         return sync(self.api, self.bucket.name, run_id, storage, framework, self._hear)
 
-    def names(self, kind: str = CLAIM) -> list[str]:
-        return [each["metadata"]["name"] for each in self.claims.all(kind)]
+    def names(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.claims.all()]
 
     def in_pod(self, program: str, *mounts: ClaimMount, run_id: str = "reader") -> list[str]:
         """Run a program in a pod with a custom image, and return its output, without what the pod may wait for."""
@@ -93,7 +93,7 @@ class Cluster:
         return self.in_pod(LIST, ClaimMount(claim=STORAGE.staging_claim, path="/staging"), run_id=run_id)[0].split()
 
     def uid(self, name: str) -> str:
-        found = self.claims.find(CLAIM, name)
+        found = self.claims.find(name)
         assert found is not None
         return str(found["metadata"]["uid"])
 
@@ -172,8 +172,8 @@ def test_an_account_with_only_our_role_can_sync(cluster: Cluster) -> None:
     report = restricted.sync(storage=replace(STORAGE, keep_versions=1))
     assert report["exposure"] == "clone", "whether the driver can is not known, but the staging claim is no other's"
     assert not [line for line in restricted.heard if "pruned" in line]
-    exposed = restricted.claims.find(CLAIM, report["claim"])
-    assert restricted.claims.delete(CLAIM, report["claim"], exposed["metadata"])
+    exposed = restricted.claims.find(report["claim"])
+    assert restricted.claims.delete(report["claim"], exposed["metadata"])
 
 
 def test_a_shared_staging_pvc_is_mounted_directly(cluster: Cluster) -> None:
@@ -206,7 +206,7 @@ def test_a_pvc_of_someone_else_is_refused_and_left_unchanged(cluster: Cluster) -
     cluster.claims.create(wanted)
     with pytest.raises(KubetrainError, match=f"PVC {theirs} was not created by kubetrain: delete it"):
         cluster.sync("run-2", replace(STORAGE, dataset_name="theirs"))
-    assert cluster.claims.find(CLAIM, theirs)["metadata"].get("annotations", {}).get("kubetrain/last-used") is None
+    assert cluster.claims.find(theirs)["metadata"].get("annotations", {}).get("kubetrain/last-used") is None
 
 
 def test_an_output_pvc_that_is_not_writable_fails_before_anything_is_transferred(cluster: Cluster) -> None:
@@ -238,7 +238,7 @@ def test_a_pvc_that_waits_for_its_first_pod_is_not_waited_for(cluster: Cluster) 
     finally:
         cluster.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{late}")
     assert cluster.heard[-1] == f"PVC {made.claim} exists and is filled when the first pod mounts it"
-    assert {claim["status"]["phase"] for claim in cluster.claims.all(CLAIM)} == {"Pending"}
+    assert {claim["status"]["phase"] for claim in cluster.claims.all()} == {"Pending"}
 
 
 def test_two_runs_at_once_create_one_pvc(cluster: Cluster) -> None:
@@ -251,7 +251,7 @@ def test_two_runs_at_once_create_one_pvc(cluster: Cluster) -> None:
     for launcher in launchers:
         launcher.join()
     assert len([line for line in cluster.heard if "is ready with version" in line]) == 8
-    assert len(cluster.claims.all(CLAIM)) == 2
+    assert len(cluster.claims.all()) == 2
 
 
 @pytest.mark.thorough
@@ -265,6 +265,6 @@ def test_unused_versions_are_pruned(cluster: Cluster, monkeypatch: pytest.Monkey
     monkeypatch.setattr(prune, "YOUNG", timedelta(0))
     cluster.sync("run-3", storage)
     assert cluster.versions("after") == [reports[-1]["digest"]]
-    exposed = [claim["metadata"]["name"] for claim in cluster.claims.all(CLAIM) if prune.is_exposed(claim)]
-    living = [name for name in exposed if not cluster.claims.find(CLAIM, name)["metadata"].get("deletionTimestamp")]
+    exposed = [claim["metadata"]["name"] for claim in cluster.claims.all() if prune.is_exposed(claim)]
+    living = [name for name in exposed if not cluster.claims.find(name)["metadata"].get("deletionTimestamp")]
     assert living == [reports[-1]["claim"]]

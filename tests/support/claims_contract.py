@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.claims import CLAIM, Claims
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.manifest import Manifest
 
@@ -15,7 +15,7 @@ def wanted(name: str = "one") -> Manifest:
 
 def made(claims: Claims, name: str = "one") -> Manifest:
     assert claims.create(wanted(name))
-    found = claims.find(CLAIM, name)
+    found = claims.find(name)
     assert found is not None
     return found
 
@@ -24,7 +24,7 @@ def settled(claims: Claims, name: str = "one") -> Manifest:
     """Return the PVC once it is bound and no longer changes."""
     seen = None
     for _ in range(100):
-        found = claims.find(CLAIM, name)
+        found = claims.find(name)
         assert found is not None
         if seen == found and found["status"]["phase"] == "Bound":
             return found
@@ -39,7 +39,7 @@ class ClaimsContract:
         raise NotImplementedError
 
     def test_a_created_pvc_is_found_with_its_kind(self, claims: Claims) -> None:
-        assert claims.find(CLAIM, "one") is None
+        assert claims.find("one") is None
         found = made(claims)
         assert found["kind"] == CLAIM
         assert found["metadata"]["uid"]
@@ -49,17 +49,14 @@ class ClaimsContract:
     def test_a_name_is_used_once(self, claims: Claims) -> None:
         before = made(claims)
         assert not claims.create(wanted())
-        found = claims.find(CLAIM, "one")
+        found = claims.find("one")
         assert found is not None
         assert found["metadata"]["uid"] == before["metadata"]["uid"]
 
     def test_all_are_listed_with_their_kind(self, claims: Claims) -> None:
         for name in ("one", "two"):
             made(claims, name)
-        assert [(each["kind"], each["metadata"]["name"]) for each in claims.all(CLAIM)] == [
-            (CLAIM, "one"),
-            (CLAIM, "two"),
-        ]
+        assert [(each["kind"], each["metadata"]["name"]) for each in claims.all()] == [(CLAIM, "one"), (CLAIM, "two")]
 
     def test_annotations_add_up(self, claims: Claims) -> None:
         found = made(claims)
@@ -74,7 +71,7 @@ class ClaimsContract:
         assert claims.annotate(another, {"kubetrain/a": "1"}) is None
         absent = {**found, "metadata": {**found["metadata"], "name": "absent"}}
         assert claims.annotate(absent, {"kubetrain/a": "1"}) is None
-        kept = claims.find(CLAIM, "one")
+        kept = claims.find("one")
         assert kept is not None
         assert "kubetrain/a" not in kept["metadata"].get("annotations", {})
 
@@ -82,25 +79,21 @@ class ClaimsContract:
         made(claims)
         before = settled(claims)
         claims.annotate(before, {"kubetrain/last-used": "now"})
-        assert not claims.delete(CLAIM, "one", before["metadata"])
-        seen = claims.find(CLAIM, "one")
+        assert not claims.delete("one", before["metadata"])
+        seen = claims.find("one")
         assert seen is not None
         other = {**seen["metadata"], "uid": "00000000-0000-0000-0000-000000000000"}
-        assert not claims.delete(CLAIM, "one", other)
-        assert claims.delete(CLAIM, "one", seen["metadata"])
-        after = claims.find(CLAIM, "one")
+        assert not claims.delete("one", other)
+        assert claims.delete("one", seen["metadata"])
+        after = claims.find("one")
         assert after is None or after["metadata"]["deletionTimestamp"]
-        assert not claims.delete(CLAIM, "absent", seen["metadata"])
+        assert not claims.delete("absent", seen["metadata"])
 
     def test_a_storage_class_is_found_by_name(self, claims: Claims) -> None:
         storage_class = claims.storage_class(made(claims)["spec"]["storageClassName"])
         assert storage_class is not None
         assert storage_class["provisioner"]
         assert claims.storage_class("no-such-class") is None
-
-    def test_a_cluster_without_snapshots_lists_none(self, claims: Claims) -> None:
-        if not claims.has_snapshots():
-            assert claims.all(SNAPSHOT) == []
 
     def test_a_healthy_pvc_has_no_warnings(self, claims: Claims) -> None:
         made(claims)

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from kubetrain_components.expose_dataset import claims as claims_port
-from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT
 from kubetrain_components.expose_dataset.ensure_claim import ensure_claim
 from kubetrain_components.expose_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
 from kubetrain_components.expose_dataset.prune import PrunePlan, plan_pruning
-from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots
+from kubetrain_components.expose_dataset.prune_claims import prune_claims
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job_state import LogLine, Phase
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_manifest
@@ -78,8 +77,8 @@ def exposed(claims: MemoryClaims, messages: list[str], seconds: float = 60.0, **
     return expose_version(wanted(**settings), STORAGE.staging_claim, claims, messages.append, seconds)
 
 
-def changed(claims: MemoryClaims, name: str, change: Callable[[Any], object], kind: str = CLAIM) -> None:
-    found = claims.find(kind, name)
+def changed(claims: MemoryClaims, name: str, change: Callable[[Any], object]) -> None:
+    found = claims.find(name)
     change(found)
     assert found is not None
     claims.put(found)
@@ -88,7 +87,7 @@ def changed(claims: MemoryClaims, name: str, change: Callable[[Any], object], ki
 class TestEnsure:
     def test_a_missing_pvc_is_created(self, claims: MemoryClaims, messages: list[str]) -> None:
         ensure_claim(Storage(staging_size="5Gi", storage_class="slow").staging, claims, messages.append)
-        found = claims.find(CLAIM, "kubetrain-staging")
+        found = claims.find("kubetrain-staging")
         assert found is not None
         assert found["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "kubetrain"}
         assert "ownerReferences" not in found["metadata"]
@@ -141,8 +140,8 @@ class TestExpose:
         with_staging(claims)
         for _ in range(2):
             assert exposed(claims, messages).claim == NAME
-        assert claims.made == [(CLAIM, NAME)]
-        found = claims.find(CLAIM, NAME)
+        assert claims.made == [NAME]
+        found = claims.find(NAME)
         assert found is not None
         assert datetime.fromisoformat(found["metadata"]["annotations"]["kubetrain/last-used"]).tzinfo
         assert messages[0].startswith(f"version {DIGEST} is exposed by clone as PVC {NAME}")
@@ -152,7 +151,7 @@ class TestExpose:
         claims = with_staging(MemoryClaims(phase="Pending"))
         claims.classes["fast-ssd"] = LATE
         exposed(claims, messages, seconds=0.0)
-        assert claims.made == [(CLAIM, NAME)]
+        assert claims.made == [NAME]
 
     def test_a_pvc_that_binds_immediately_is_waited_for(
         self, claims: MemoryClaims, messages: list[str], monkeypatch: pytest.MonkeyPatch
@@ -181,9 +180,9 @@ class TestExpose:
     ) -> None:
         exposed(with_staging(claims), messages)
         changed(claims, NAME, lambda claim: claim["metadata"].update(deletionTimestamp="x"))
-        threading.Timer(0.1, claims.vanish, [CLAIM, NAME]).start()
+        threading.Timer(0.1, claims.vanish, [NAME]).start()
         exposed(claims, messages)
-        assert claims.made == [(CLAIM, NAME)] * 2
+        assert claims.made == [NAME] * 2
 
     def test_a_pvc_deleted_before_its_use_is_recorded_is_created_again(self, messages: list[str]) -> None:
         class Stolen(MemoryClaims):
@@ -192,12 +191,12 @@ class TestExpose:
             def annotate(self, found: Any, values: Any) -> Any:
                 if not self.has_gone:
                     self.has_gone = True
-                    self.vanish(CLAIM, NAME)
+                    self.vanish(NAME)
                 return super().annotate(found, values)
 
         claims = with_staging(Stolen())
         exposed(claims, messages)
-        assert claims.made == [(CLAIM, NAME)] * 2
+        assert claims.made == [NAME] * 2
 
     def test_a_pvc_of_someone_else_is_refused(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims).put({**STORAGE.staging.manifest(), "metadata": {"name": NAME, "uid": "x"}})
@@ -221,31 +220,6 @@ class TestExpose:
             check_exposure(wanted(exposure="shared"), "kubetrain-staging", claims)
         assert claims.made == []
 
-    def test_a_snapshot_comes_first_and_that_of_a_killed_launcher_is_reused(
-        self, claims: MemoryClaims, messages: list[str]
-    ) -> None:
-        exposed(with_staging(claims), messages, exposure="snapshot")
-        assert claims.made == [(SNAPSHOT, NAME), (CLAIM, NAME)]
-        claims.vanish(CLAIM, NAME)
-        exposed(claims, messages, exposure="snapshot")
-        assert claims.made[2:] == [(CLAIM, NAME)]
-        snapshot = claims.find(SNAPSHOT, NAME)
-        assert snapshot is not None
-        assert "kubetrain/last-used" in snapshot["metadata"]["annotations"]
-
-    def test_a_snapshot_of_something_else_is_refused(self, claims: MemoryClaims, messages: list[str]) -> None:
-        exposed(with_staging(claims), messages, exposure="snapshot")
-        claims.vanish(CLAIM, NAME)
-        other = {"persistentVolumeClaimName": "another"}
-        changed(claims, NAME, lambda snapshot: snapshot["spec"].update(source=other), SNAPSHOT)
-        with pytest.raises(KubetrainError, match=f"snapshot {NAME} was not created by kubetrain for this version"):
-            exposed(claims, messages, exposure="snapshot")
-
-    def test_no_snapshot_is_tried_without_the_api(self, claims: MemoryClaims, messages: list[str]) -> None:
-        with_staging(claims).knows_snapshots = False
-        with pytest.raises(InvalidSetting, match=r"this cluster has no VolumeSnapshot API.*set exposure to clone"):
-            exposed(claims, messages, exposure="snapshot")
-
     def test_two_runs_at_once_create_one_pvc(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims)
         launchers = [threading.Thread(target=exposed, args=(claims, messages)) for _ in range(8)]
@@ -253,7 +227,7 @@ class TestExpose:
             launcher.start()
         for launcher in launchers:
             launcher.join()
-        assert claims.made == [(CLAIM, NAME)]
+        assert claims.made == [NAME]
         assert messages.count(f"PVC {NAME} is ready with version {DIGEST}") == 8
 
 
@@ -263,20 +237,19 @@ class TestPruneClaims:
         """Exposed versions, newest first."""
         with_staging(claims)
         for number, digest in enumerate((DIGEST, OTHER, "0" * 16)):
-            request = replace(wanted(exposure="snapshot"), digest=digest)
+            request = replace(wanted(), digest=digest)
             exposure = expose_version(request, "kubetrain-staging", claims, messages.append, 5.0)
-            for kind in (CLAIM, SNAPSHOT):
-                age = (datetime.now(UTC) - timedelta(days=number + 2)).isoformat()
-                stamps = {"creationTimestamp": age, "annotations": {"kubetrain/source": request.source}}
-                changed(claims, exposure.claim, lambda each, stamps=stamps: each["metadata"].update(stamps), kind)
+            age = (datetime.now(UTC) - timedelta(days=number + 2)).isoformat()
+            stamps = {"creationTimestamp": age, "annotations": {"kubetrain/source": request.source}}
+            changed(claims, exposure.claim, lambda claim, stamps=stamps: claim["metadata"].update(stamps))
         messages.clear()
         return claims
 
-    def test_an_unused_pvc_is_deleted_with_its_snapshot(self, old: MemoryClaims, messages: list[str]) -> None:
+    def test_an_unused_pvc_is_deleted(self, old: MemoryClaims, messages: list[str]) -> None:
         prune_claims(old, keep=1, current=OTHER, say=messages.append)
         gone = f"ds-digits-{'0' * 16}"
-        assert old.deleted == [(CLAIM, gone), (SNAPSHOT, gone)]
-        assert messages == [f"delete PVC {gone} and snapshot {gone}: not among the 1 newest and not in use"]
+        assert old.deleted == [gone]
+        assert messages == [f"delete PVC {gone}: not among the 1 newest and not in use"]
 
     def test_a_mounted_pvc_is_kept(self, old: MemoryClaims, messages: list[str]) -> None:
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"ds-digits-{'0' * 16}"}}
@@ -294,15 +267,6 @@ class TestPruneClaims:
         old.__class__ = Taken
         prune_claims(old, keep=1, current=OTHER, say=messages.append)
         assert (old.deleted, messages) == ([], [])
-
-    def test_a_snapshot_without_its_pvc_is_deleted_when_it_is_old(self, old: MemoryClaims, messages: list[str]) -> None:
-        for digest in (OTHER, "0" * 16):
-            old.vanish(CLAIM, f"ds-digits-{digest}")
-        ready = {"readyToUse": True}
-        for digest in (OTHER, "0" * 16):
-            changed(old, f"ds-digits-{digest}", lambda snapshot: snapshot.update(status=ready), SNAPSHOT)
-        prune_snapshots(old, keep=1, current=DIGEST, say=messages.append)
-        assert old.deleted == [(SNAPSHOT, f"ds-digits-{'0' * 16}")]
 
     def test_nothing_is_deleted_if_the_users_are_unknown(self, old: MemoryClaims, messages: list[str]) -> None:
         class Forbidden(type(old)):  # type: ignore[misc]
@@ -555,7 +519,7 @@ class TestWhole:
         report, _ = self._sync(claims, Finishing())
         assert (report["claim"], report["exposure"]) == (NAME, "clone")
         assert report["sub_path"] == f"versions/{DIGEST}/data"
-        assert claims.made == [(CLAIM, "kubetrain-staging"), (CLAIM, "kubetrain-output"), (CLAIM, NAME)]
+        assert claims.made == ["kubetrain-staging", "kubetrain-output", NAME]
 
     def test_a_pvc_that_is_not_filled_in_time_names_the_setting(self) -> None:
         claims = MemoryClaims(phase="Pending")
@@ -602,4 +566,4 @@ class TestWhole:
     def test_a_sync_only_run_has_no_output(self, claims: MemoryClaims) -> None:
         parameters = replace(PARAMETERS, framework="", storage=STORAGE)
         sync_on_cluster(parameters, Finishing(), claims, lambda line: None)
-        assert (CLAIM, "kubetrain-output") not in claims.made
+        assert "kubetrain-output" not in claims.made

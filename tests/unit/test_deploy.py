@@ -36,7 +36,6 @@ GRANTABLE = {
     ("", "pods"): {"get", "list", "watch", "delete"},
     ("", "pods/log"): {"get"},
     ("", "persistentvolumeclaims"): OBJECT_VERBS - {"watch"},
-    ("snapshot.storage.k8s.io", "volumesnapshots"): OBJECT_VERBS - {"watch"},
     ("storage.k8s.io", "storageclasses"): {"get"},
     ("", "events"): {"list", "watch"},
     ("kueue.x-k8s.io", "localqueues"): {"list", "watch"},

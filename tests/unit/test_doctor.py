@@ -204,11 +204,7 @@ def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
         *("pytorchjobs", "tfjobs", "jobs", "pods", "pods/log", "persistentvolumeclaims", "workflows"),
         *(kind.traits.plural for kind in COMMAND_KINDS),
     }
-    granted = [
-        rule
-        for rule in role_of("launch.yaml")["rules"]
-        if not {"services", "trainjobs", "volumesnapshots"} & {*rule["resources"]}
-    ]
+    granted = [rule for rule in role_of("launch.yaml")["rules"] if not {"services", "trainjobs"} & {*rule["resources"]}]
     runtimes = {"create", "patch", "delete"}
     assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in granted) - len(runtimes)
     check(
@@ -234,7 +230,6 @@ def test_the_remedy_for_permissions_is_the_role_bound_to_the_account() -> None:
 
 def test_permissions_on_what_the_cluster_lacks_are_not_needed() -> None:
     assert not any(call.group == "argoproj.io" for call in calls_of("launch.yaml", []))
-    check(permissions.judge_permissions("snapshots.yaml", {}, "runner", "team"), OK, "not needed")
 
 
 def test_the_access_reviews() -> None:
@@ -739,7 +734,7 @@ def test_a_missing_pvc_is_created() -> None:
 )
 def test_the_exposure(exposure: str, provisioner: str, status: Status, evidence: str, remedy: str) -> None:
     storage = Storage(exposure=exposure)
-    facts = StorageFacts.read(storage.staging.manifest(), storage_class("x", provisioner), has_snapshots=False)
+    facts = StorageFacts.read(storage.staging.manifest(), storage_class("x", provisioner))
     check(data.judge_exposure(storage.exposure_of("s3://bucket/digits"), facts), status, evidence, remedy)
 
 

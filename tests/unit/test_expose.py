@@ -67,7 +67,7 @@ def claim_of(digest: str = DIGEST, days_old: float = 20, source: str = SOURCE, *
     """An exposed PVC, as the API returns it."""
     planned = plan_exposure(replace(REQUEST, digest=digest, source=source, mode="clone"), STORAGE)
     created = (NOW - timedelta(days=days_old)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    claim = as_api_returns(planned.manifests()[0], created=created)
+    claim = as_api_returns(planned.manifest(), created=created)
     claim["metadata"] |= metadata
     return claim
 
@@ -107,57 +107,31 @@ def job(kind: str, *conditions: str, claim: str = NAME, **labels: str) -> dict[s
 
 class TestManifests:
     def test_a_clone_is_a_read_only_pvc_created_from_the_staging_pvc(self) -> None:
-        assert exposure("clone").manifests() == [
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": METADATA,
-                "spec": {
-                    "accessModes": ["ReadOnlyMany"],
-                    "volumeMode": "Filesystem",
-                    "resources": {"requests": {"storage": "500Gi"}},
-                    "storageClassName": "fast-ssd",
-                    "dataSource": {"kind": "PersistentVolumeClaim", "name": "staging"},
-                },
-            }
-        ]
-
-    def test_a_snapshot_comes_before_the_pvc_restored_from_it(self) -> None:
-        labels = {**METADATA["labels"], "kubetrain/exposure": "snapshot"}
-        snapshot, claim = exposure("snapshot", snapshot_class="daily").manifests()
-        assert snapshot == {
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": {**METADATA, "labels": labels},
-            "spec": {"source": {"persistentVolumeClaimName": "staging"}, "volumeSnapshotClassName": "daily"},
+        assert exposure("clone").manifest() == {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": METADATA,
+            "spec": {
+                "accessModes": ["ReadOnlyMany"],
+                "volumeMode": "Filesystem",
+                "resources": {"requests": {"storage": "500Gi"}},
+                "storageClassName": "fast-ssd",
+                "dataSource": {"kind": "PersistentVolumeClaim", "name": "staging"},
+            },
         }
-        (clone,) = exposure("clone").manifests()
-        origin = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": NAME}
-        assert claim == {
-            **clone,
-            "metadata": {**METADATA, "labels": labels},
-            "spec": {**clone["spec"], "dataSource": origin},
-        }
-
-    def test_the_drivers_snapshot_class_is_the_default(self) -> None:
-        assert "volumeSnapshotClassName" not in exposure("snapshot").manifests()[0]["spec"]
 
     def test_the_clusters_storage_class_is_the_default(self) -> None:
-        assert "storageClassName" not in exposure("clone", replace(STORAGE, storage_class=None)).manifests()[0]["spec"]
+        assert "storageClassName" not in exposure("clone", replace(STORAGE, storage_class=None)).manifest()["spec"]
 
     @pytest.mark.parametrize(("mode", "claim"), [("shared", "staging"), ("static", "admins")])
     def test_shared_and_static_create_nothing(self, mode: str, claim: str) -> None:
         planned = exposure(mode)
-        assert planned.manifests() == []
+        assert not planned.creates_claim
         assert planned.claim == claim
 
     def test_pods_mount_the_versions_data(self) -> None:
         planned = exposure("clone")
         assert (planned.claim, planned.sub_path) == (NAME, f"versions/{DIGEST}/data")
-
-    def test_claims_outlive_the_run(self) -> None:
-        for manifest in exposure("snapshot").manifests():
-            assert "ownerReferences" not in manifest["metadata"]
 
     @pytest.mark.parametrize("name", ["digits", "Ünï / cödé", "日本", "", "-x-", "a" * 80, "a" * 42 + "-b", "7"])
     def test_every_name_is_a_dns_label(self, name: str) -> None:
@@ -183,41 +157,29 @@ class TestManifests:
         ],
     )
     def test_no_credential_gets_into_an_annotation(self, source: str, public: str) -> None:
-        (manifest,) = exposure("clone", source=source).manifests()
+        manifest = exposure("clone", source=source).manifest()
         assert manifest["metadata"]["annotations"] == {"kubetrain/source": public}
 
 
 class TestChoice:
     @pytest.mark.parametrize(
-        ("can_clone", "can_snapshot", "can_read_only_many", "access_mode", "mode"),
+        ("can_clone", "can_read_only_many", "access_mode", "mode"),
         [
-            (True, None, None, "ReadWriteMany", "clone"),
-            (True, None, True, "ReadWriteOnce", "clone"),
-            (None, None, None, "ReadWriteMany", "shared"),
-            (None, None, None, "ReadWriteOnce", "clone"),
-            (False, True, True, "ReadWriteMany", "shared"),
-            (False, True, True, "ReadWriteOnce", "snapshot"),
-            (True, True, False, "ReadWriteMany", "shared"),
-            (False, None, None, "ReadWriteOnce", None),
-            (True, True, False, "ReadWriteOnce", None),
-            (False, True, False, "ReadWriteOnce", None),
+            (True, None, "ReadWriteMany", "clone"),
+            (True, True, "ReadWriteOnce", "clone"),
+            (None, None, "ReadWriteMany", "shared"),
+            (None, None, "ReadWriteOnce", "clone"),
+            (False, True, "ReadWriteMany", "shared"),
+            (True, False, "ReadWriteMany", "shared"),
+            (False, None, "ReadWriteOnce", None),
+            (True, False, "ReadWriteOnce", None),
         ],
     )
     def test_auto(
-        self,
-        can_clone: bool | None,
-        can_snapshot: bool | None,
-        can_read_only_many: bool | None,
-        access_mode: str,
-        mode: str | None,
+        self, can_clone: bool | None, can_read_only_many: bool | None, access_mode: str, mode: str | None
     ) -> None:
-        storage = replace(
-            STORAGE,
-            access_modes=(access_mode,),
-            can_clone=can_clone,
-            can_snapshot=can_snapshot,
-            can_read_only_many=can_read_only_many,
-        )
+        abilities = {"can_clone": can_clone, "can_read_only_many": can_read_only_many}
+        storage = replace(STORAGE, access_modes=(access_mode,), **abilities)
         if mode is None:
             with pytest.raises(InvalidSetting, match="exposure 'auto' found no mode that works"):
                 exposure("auto", storage)
@@ -238,16 +200,18 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("mode", "facts", "words"),
         [
-            ("clone", {"can_clone": False}, "'csi.example.com' cannot clone volumes; set exposure to snapshot"),
-            ("snapshot", {"can_snapshot": False}, "cannot take snapshots; set exposure to clone"),
+            (
+                "clone",
+                {"can_clone": False, "access_modes": ("ReadWriteMany",)},
+                "'csi.example.com' cannot clone volumes; set exposure to shared",
+            ),
             (
                 "clone",
                 {"can_read_only_many": False},
                 "cannot mount files ReadOnlyMany; use a ReadWriteMany staging PVC",
             ),
-            ("snapshot", {"can_read_only_many": False}, "cannot mount files ReadOnlyMany"),
             ("clone", {"storage_class": ""}, "'staging' has no storage class"),
-            ("shared", {}, "'staging' is ReadWriteOnce, not ReadWriteMany; set exposure to clone or snapshot"),
+            ("shared", {}, "'staging' is ReadWriteOnce, not ReadWriteMany; set exposure to clone"),
             ("shared", {"volume_mode": "Block"}, "is a Block volume"),
             ("clone", {"volume_mode": "Block"}, "is a Block volume"),
         ],
@@ -265,12 +229,12 @@ class TestChoice:
         assert exposure("static", storage).mode == "static"
 
     def test_the_requested_mode_is_used_unless_it_is_known_not_to_work(self) -> None:
-        for mode in ("clone", "snapshot", "static"):
+        for mode in ("clone", "static"):
             assert exposure(mode, STORAGE).mode == mode
 
     def test_an_unknown_mode_suggests_the_nearest(self) -> None:
-        with pytest.raises(InvalidSetting, match=r"unknown exposure 'snapshots': did you mean 'snapshot'\?"):
-            exposure("snapshots")
+        with pytest.raises(InvalidSetting, match=r"unknown exposure 'clones': did you mean 'clone'\?"):
+            exposure("clones")
 
     @pytest.mark.parametrize(("mode", "static_claim"), [("static", ""), ("auto", "admins"), ("clone", "admins")])
     def test_static_and_its_claim_go_together(self, mode: str, static_claim: str) -> None:
@@ -286,7 +250,6 @@ class TestChoice:
     def test_names_of_objects_are_checked(self, name: str) -> None:
         for setting, make in (
             ("static_claim", lambda: exposure("static", static_claim=name)),
-            ("snapshot_class", lambda: exposure("snapshot", snapshot_class=name)),
             ("staging_claim", lambda: replace(STORAGE, staging_claim=name)),
         ):
             with pytest.raises(InvalidSetting, match=f"^{setting} '.*' is not a valid object name"):
@@ -343,42 +306,33 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("provisioner", "abilities"),
         [
-            ("pd.csi.storage.gke.io", (True, True, True)),
-            ("rook-ceph.rbd.csi.ceph.com", (True, True, True)),
-            ("cephfs.csi.ceph.com", (True, True, True)),
-            ("ebs.csi.aws.com", (None, None, False)),
-            ("disk.csi.azure.com", (None, None, False)),
-            ("driver.longhorn.io", (None, None, False)),
-            ("rancher.io/local-path", (False, False, None)),
-            ("kubernetes.io/no-provisioner", (False, False, None)),
-            ("notebs.csi.aws.com", (None, None, None)),
-            ("test-cluster/directory", (None, None, None)),
+            ("pd.csi.storage.gke.io", (True, True)),
+            ("rook-ceph.rbd.csi.ceph.com", (True, True)),
+            ("cephfs.csi.ceph.com", (True, True)),
+            ("ebs.csi.aws.com", (None, False)),
+            ("disk.csi.azure.com", (None, False)),
+            ("driver.longhorn.io", (None, False)),
+            ("rancher.io/local-path", (False, None)),
+            ("kubernetes.io/no-provisioner", (False, None)),
+            ("notebs.csi.aws.com", (None, None)),
+            ("test-cluster/directory", (None, None)),
         ],
     )
     def test_known_drivers(self, provisioner: str, abilities: tuple[bool | None, ...]) -> None:
         facts = StorageFacts.read(STAGING_CLAIM, {"provisioner": provisioner})
-        assert (facts.can_clone, facts.can_snapshot, facts.can_read_only_many) == abilities
+        assert (facts.can_clone, facts.can_read_only_many) == abilities
 
 
 class TestReuse:
-    @pytest.mark.parametrize("mode", ["clone", "snapshot"])
-    def test_a_missing_pvc_is_created(self, mode: str) -> None:
-        decision = decide_reuse(exposure(mode), None)
+    def test_a_missing_pvc_is_created(self) -> None:
+        decision = decide_reuse(exposure("clone"), None)
         assert decision.action is ClaimAction.CREATE
         assert NAME in decision.reason
 
-    @pytest.mark.parametrize("mode", ["clone", "snapshot"])
-    def test_a_matching_pvc_is_reused(self, mode: str) -> None:
-        planned = exposure(mode)
-        there = as_api_returns(planned.manifests()[-1])
-        decision = decide_reuse(planned, there)
+    def test_a_matching_pvc_is_reused(self) -> None:
+        decision = decide_reuse(exposure("clone"), claim_of())
         assert decision.action is ClaimAction.REUSE
         assert decision.reason == f"PVC {NAME} is ready with version {DIGEST}"
-
-    def test_a_null_api_group_is_the_core_group(self) -> None:
-        there = claim_of()
-        there["spec"]["dataSource"]["apiGroup"] = None
-        assert decide_reuse(exposure("clone"), there).action is ClaimAction.REUSE
 
     def test_a_staging_claim_that_grew_does_not_spoil_older_clones(self) -> None:
         assert decide_reuse(exposure("clone", replace(STORAGE, size="2Ti")), claim_of()).action is ClaimAction.REUSE
@@ -406,8 +360,8 @@ class TestReuse:
                 "was created from PersistentVolumeClaim another, not from PersistentVolumeClaim staging",
             ),
             (
-                lambda claim: claim["spec"]["dataSource"].update(apiGroup="snapshot.storage.k8s.io"),
-                "was created from PersistentVolumeClaim.snapshot.storage.k8s.io staging",
+                lambda claim: claim["spec"]["dataSource"].update(kind="VolumeSnapshot"),
+                "was created from VolumeSnapshot staging, not from PersistentVolumeClaim staging",
             ),
             (lambda claim: claim["spec"].pop("dataSource"), "was created from nothing"),
             (
@@ -436,11 +390,6 @@ class TestReuse:
         assert NAME in decision.reason
         assert re.search("delete it|dataset_name", decision.reason), "the remedy"
 
-    def test_a_clone_does_not_pass_for_a_snapshot(self) -> None:
-        decision = decide_reuse(exposure("snapshot"), claim_of())
-        assert decision.action is ClaimAction.REFUSE
-        assert f"not from VolumeSnapshot.snapshot.storage.k8s.io {NAME}" in decision.reason
-
     def test_a_pvc_being_deleted_is_waited_for(self) -> None:
         there = claim_of(deletionTimestamp="2026-11-21T11:00:00Z")
         there["spec"]["dataSource"]["name"] = "another"
@@ -458,7 +407,7 @@ class TestReuse:
         self, binds_immediately: bool | None, action: ClaimAction
     ) -> None:
         planned = exposure("clone", replace(STORAGE, binds_immediately=binds_immediately))
-        there = as_api_returns(planned.manifests()[0], phase="Pending")
+        there = as_api_returns(planned.manifest(), phase="Pending")
         assert decide_reuse(planned, there).action is action
 
     @pytest.mark.parametrize(("mode", "access_mode"), [("shared", "ReadWriteMany"), ("static", "ReadOnlyMany")])
@@ -546,12 +495,6 @@ class TestUses:
             ended["status"]["conditions"][0]["lastTransitionTime"] = (NOW - timedelta(hours=hours)).isoformat()
             assert [use.digest for use in uses_of([ended], NOW)] == kept
 
-    def test_a_snapshot_that_is_not_taken_yet_needs_its_source(self) -> None:
-        (snapshot, _) = exposure("snapshot").manifests()
-        (use,) = uses_of([snapshot])
-        assert (use.claim, use.sub_path) == ("staging", f"versions/{DIGEST}")
-        assert uses_of([{**snapshot, "status": {"readyToUse": True}}]) == []
-
     def test_a_clone_that_is_not_filled_yet_needs_its_source(self) -> None:
         pending = claim_of()
         pending["status"] = {"phase": "Pending"}
@@ -562,8 +505,9 @@ class TestUses:
         assert uses_of([pending])[0].sub_path == "", "a PVC without our label copies the whole volume"
 
     def test_other_claims_use_nothing(self) -> None:
-        restored = as_api_returns(exposure("snapshot").manifests()[1], phase="Pending")
         plain = {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Pending"}}
+        source = {"kind": "VolumeSnapshot", "name": "staging"}
+        restored = {**plain, "spec": {**plain["spec"], "dataSource": source}}
         assert uses_of([restored, plain]) == []
 
 
@@ -706,10 +650,6 @@ class TestPruning:
         claims = [claim_of(made[0], 2, annotations=None), claim_of(made[1], 3, annotations=None)]
         assert deleted(exposed_claims(claims)) == [made[1]]
 
-    def test_a_snapshot_goes_with_its_claim(self) -> None:
-        items = exposed_claims([as_api_returns(exposure("snapshot").manifests()[1]), claim_of(OTHER, 2)])
-        assert [(item.name, item.snapshot) for item in items] == [(NAME, NAME), (f"ds-digits-{OTHER}", "")]
-
     def test_only_the_pvc_seen_by_the_plan_is_deleted(self) -> None:
         (item,) = exposed_claims([claim_of()])
         assert item.preconditions == {"uid": "u-1", "resourceVersion": "7"}
@@ -722,7 +662,6 @@ class TestPruning:
     def test_it_prints_a_line_for_each_with_the_reason(self) -> None:
         made = digests(7)
         claims = [claim_of(digest, days_old=number + 2) for number, digest in enumerate(made)]
-        claims[1] = as_api_returns(exposure("snapshot", digest=made[1]).manifests()[1])
         claims[2]["metadata"]["deletionTimestamp"] = "x"
         claims[4]["metadata"]["creationTimestamp"] = (NOW - timedelta(hours=1)).isoformat()
         claims[5]["metadata"]["creationTimestamp"] = None
@@ -731,10 +670,10 @@ class TestPruning:
         assert str(plan).splitlines() == [
             f"keep PVC ds-digits-{made[4]}: created or used less than a day ago",
             f"delete PVC ds-digits-{made[0]}: not among the 1 newest and not in use",
+            f"delete PVC ds-digits-{made[1]}: not among the 1 newest and not in use",
             f"keep PVC ds-digits-{made[2]}: already being deleted",
             f"keep PVC ds-digits-{made[3]}: used by TFJob j",
             f"keep PVC ds-digits-{made[6]}: this run's version",
-            f"delete PVC ds-digits-{made[1]} and snapshot ds-digits-{made[1]}: not among the 1 newest and not in use",
             f"keep PVC ds-digits-{made[5]}: its age is unknown",
         ]
         kept = plan_pruning(exposed_claims(claims[:1]), [], keep=1, current="", now=NOW)

@@ -94,10 +94,10 @@ def test_only_the_pvc_that_was_seen_is_annotated_or_deleted(
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     claims, path = KubernetesClaims.connect(), "/api/v1/namespaces/tests/persistentvolumeclaims/data"
     server.put(path, kind="PersistentVolumeClaim")
-    seen = claims.find("PersistentVolumeClaim", "data")
+    seen = claims.find("data")
     assert seen is not None
     server.put(path, kind="PersistentVolumeClaim", spec={"volumeName": "pv"})
-    assert not claims.delete("PersistentVolumeClaim", "data", seen["metadata"]), "it has changed since"
+    assert not claims.delete("data", seen["metadata"]), "it has changed since"
     server.remove(path)
     server.put(path, kind="PersistentVolumeClaim")
     assert claims.annotate(seen, {"kubetrain/last-used": "now"}) is None

@@ -108,7 +108,4 @@ def _mismatches(exposure: Exposure, claim: Manifest) -> Iterator[str]:
 
 
 def _origin(data_source: Mapping[str, str] | None) -> str:
-    if not data_source:
-        return "nothing"
-    group = data_source.get("apiGroup")
-    return f"{data_source['kind']}{f'.{group}' if group else ''} {data_source['name']}"
+    return f"{data_source['kind']} {data_source['name']}" if data_source else "nothing"

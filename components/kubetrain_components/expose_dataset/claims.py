@@ -1,4 +1,4 @@
-"""The PVCs and snapshots of a namespace: a port whose adapters make no decisions, and a wait for a PVC."""
+"""The PVCs of a namespace: a port whose adapters make no decisions, and a wait for a PVC."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,35 +12,30 @@ HEARTBEAT_SECONDS = 30.0
 
 Say = Callable[[str], None]
 
-CLAIM, SNAPSHOT = "PersistentVolumeClaim", "VolumeSnapshot"
-"""The kinds of the objects behind this port."""
+CLAIM = "PersistentVolumeClaim"
 
 
 class Claims(Protocol):
-    def find(self, kind: str, name: str) -> Manifest | None: ...
+    def find(self, name: str) -> Manifest | None: ...
 
-    def all(self, kind: str) -> list[Manifest]:
-        """Return all objects of this kind; none if the cluster does not have the kind."""
+    def all(self) -> list[Manifest]:
+        """Return all PVCs, each with its kind."""
         ...
 
     def create(self, manifest: Manifest) -> bool:
-        """Create the object; return False if the name is taken."""
+        """Create the PVC; return False if the name is taken."""
         ...
 
     def annotate(self, found: Manifest, values: Mapping[str, str]) -> Manifest | None:
-        """Annotate this object and return it; None if it is gone, even if another object has its name."""
+        """Annotate this PVC and return it; None if it is gone, even if another PVC has its name."""
         ...
 
-    def delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> bool:
-        """Delete the object with this uid and resourceVersion; return False if it does not exist or has changed."""
+    def delete(self, name: str, preconditions: Mapping[str, str]) -> bool:
+        """Delete the PVC with this uid and resourceVersion; return False if it does not exist or has changed."""
         ...
 
     def storage_class(self, name: str) -> Manifest | None:
         """Return the storage class; None if it does not exist or our account may not read it."""
-        ...
-
-    def has_snapshots(self) -> bool:
-        """Return True if the cluster has the VolumeSnapshot API."""
         ...
 
     def warnings(self, name: str) -> list[str]:

@@ -52,10 +52,10 @@ def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
         InvalidSetting: if the existing PVC cannot be used.
     """
     waiting = Waiting(say, CREATION_TIMEOUT_SECONDS, "check `kubectl get events` and the namespace's quota")
-    while (found := claims.find(CLAIM, wanted.name)) is None:
+    while (found := claims.find(wanted.name)) is None:
         if claims.create(wanted.manifest()):
             say(f"created {wanted.purpose} PVC {wanted.name}: {wanted.size}, {wanted.access_mode}")
-        elif claims.find(CLAIM, wanted.name) is None:
+        elif claims.find(wanted.name) is None:
             waiting.poll(f"{wanted.purpose} PVC {wanted.name} cannot be created yet")
     for objection in objections(found):
         raise InvalidSetting(

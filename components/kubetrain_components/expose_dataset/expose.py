@@ -1,12 +1,11 @@
-"""Choose how training pods get read-only access to a dataset version, and build the manifests, without a cluster.
+"""Choose how training pods get read-only access to a dataset version, and build its PVC's manifest, without a cluster.
 
-mode     | what training pods mount
-clone    | a ReadOnlyMany PVC, ds-<name>-<digest>, cloned from the staging PVC
-snapshot | the same, restored from a VolumeSnapshot of the staging PVC
-shared   | the staging PVC itself, which must be ReadWriteMany
-static   | a ReadOnlyMany PVC that the administrator created over the same storage
-auto     | clone if the storage driver is known to support it; else shared if the staging PVC is ReadWriteMany;
-         | else clone if nothing known rules it out; else snapshot if the driver is known to support it
+mode   | what training pods mount
+clone  | a ReadOnlyMany PVC, ds-<name>-<digest>, cloned from the staging PVC
+shared | the staging PVC itself, which must be ReadWriteMany
+static | a ReadOnlyMany PVC that the administrator created over the same storage
+auto   | clone if the storage driver is known to support it; else shared if the staging PVC is ReadWriteMany;
+       | else clone if nothing known rules it out
 """
 
 import re
@@ -25,7 +24,6 @@ DATASET_LABEL = LABEL_PREFIX + "dataset"
 EXPOSURE_LABEL = LABEL_PREFIX + "exposure"
 SOURCE_ANNOTATION = LABEL_PREFIX + "source"
 LAST_USED_ANNOTATION = LABEL_PREFIX + "last-used"
-SNAPSHOT_GROUP = "snapshot.storage.k8s.io"
 DIGEST = re.compile(r"[0-9a-f]{16}")
 # With "ds-", "-" and a digest, at most the 63 characters of a DNS label.
 MAX_NAME_LENGTH = 43
@@ -34,7 +32,6 @@ MAX_NAME_LENGTH = 43
 class ExposureMode(StrEnum):
     AUTO = "auto"
     CLONE = "clone"
-    SNAPSHOT = "snapshot"
     SHARED = "shared"
     STATIC = "static"
 
@@ -57,17 +54,14 @@ class ExposureRequest:
     bytes: int
     mode: str = ExposureMode.AUTO
     static_claim: str = ""
-    snapshot_class: str = ""
-    """Empty: the driver's default VolumeSnapshotClass."""
 
     def __post_init__(self) -> None:
         if self.mode not in set(ExposureMode):
             raise InvalidSetting(f"unknown exposure '{self.mode}': {did_you_mean(self.mode, set(ExposureMode))}")
         if not DIGEST.fullmatch(self.digest):
             raise InvalidSetting(f"dataset digest '{self.digest}' must be 16 hex digits, as in the version's name")
-        for setting in ("static_claim", "snapshot_class"):
-            if name := getattr(self, setting):
-                check_object_name(setting, name)
+        if self.static_claim:
+            check_object_name("static_claim", self.static_claim)
         if bool(self.static_claim) != (self.mode == ExposureMode.STATIC):
             raise InvalidSetting(
                 f"exposure '{self.mode}' and static_claim '{self.static_claim}' do not fit together: set static_claim, "
@@ -90,7 +84,7 @@ class Exposure:
 
     @property
     def creates_claim(self) -> bool:
-        return self.mode in (ExposureMode.CLONE, ExposureMode.SNAPSHOT)
+        return self.mode is ExposureMode.CLONE
 
     @property
     def claim(self) -> str:
@@ -106,17 +100,10 @@ class Exposure:
     @property
     def data_source(self) -> dict[str, str]:
         """The dataSource of the PVC."""
-        if self.mode is ExposureMode.SNAPSHOT:
-            return {"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": self.claim}
         return {"kind": "PersistentVolumeClaim", "name": self.storage.staging_claim}
 
-    def manifests(self) -> list[Manifest]:
-        """The objects to create, in order, without owners because exposed PVCs outlive the run."""
-        if not self.creates_claim:
-            return []
-        return [self._snapshot(), self._claim()] if self.mode is ExposureMode.SNAPSHOT else [self._claim()]
-
-    def _claim(self) -> Manifest:
+    def manifest(self) -> Manifest:
+        """Return the PVC to create, without an owner because exposed PVCs outlive the run."""
         spec: Manifest = {
             "accessModes": ["ReadOnlyMany"],
             "volumeMode": "Filesystem",
@@ -126,21 +113,12 @@ class Exposure:
         }
         if self.storage.storage_class is not None:
             spec["storageClassName"] = self.storage.storage_class
-        return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": self._metadata(), "spec": spec}
-
-    def _snapshot(self) -> Manifest:
-        spec: Manifest = {"source": {"persistentVolumeClaimName": self.storage.staging_claim}}
-        if self.request.snapshot_class:
-            spec["volumeSnapshotClassName"] = self.request.snapshot_class
-        api_version = f"{SNAPSHOT_GROUP}/v1"
-        return {"apiVersion": api_version, "kind": "VolumeSnapshot", "metadata": self._metadata(), "spec": spec}
-
-    def _metadata(self) -> Manifest:
-        return {
+        metadata = {
             "name": self.claim,
             "labels": {**MANAGED_BY, DATASET_LABEL: self.request.digest, EXPOSURE_LABEL: self.mode.value},
             "annotations": {SOURCE_ANNOTATION: without_secrets(self.request.source)},
         }
+        return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
 def plan_exposure(request: ExposureRequest, storage: StorageFacts) -> Exposure:
@@ -169,11 +147,11 @@ def version_path(digest: str) -> str:
 
 
 def is_exposed(claim: Manifest) -> bool:
-    """Return True for PVCs and snapshots that expose a version; staging and output PVCs carry only MANAGED_BY."""
+    """Return True for PVCs that expose a version; staging and output PVCs carry only MANAGED_BY."""
     labels = claim["metadata"].get("labels") or {}
     is_ours = labels.items() >= MANAGED_BY.items()
-    has_mode = labels.get(EXPOSURE_LABEL) in (ExposureMode.CLONE, ExposureMode.SNAPSHOT)
-    return is_ours and has_mode and bool(DIGEST.fullmatch(labels.get(DATASET_LABEL, "")))
+    is_clone = labels.get(EXPOSURE_LABEL) == ExposureMode.CLONE
+    return is_ours and is_clone and bool(DIGEST.fullmatch(labels.get(DATASET_LABEL, "")))
 
 
 def _choose(storage: StorageFacts) -> tuple[ExposureMode, str]:
@@ -185,8 +163,6 @@ def _choose(storage: StorageFacts) -> tuple[ExposureMode, str]:
         return ExposureMode.SHARED, f"{why}, and the staging PVC '{storage.staging_claim}' is ReadWriteMany"
     if no_clone is None:
         return ExposureMode.CLONE, f"{why}, and the staging PVC '{storage.staging_claim}' is not ReadWriteMany"
-    if storage.can_snapshot and _objection(ExposureMode.SNAPSHOT, storage) is None:
-        return ExposureMode.SNAPSHOT, f"{no_clone}, but it can take snapshots"
     raise CannotExpose(f"exposure 'auto' found no mode that works: {no_clone}", _remedy(storage))
 
 
@@ -200,26 +176,17 @@ def _objection(mode: ExposureMode, storage: StorageFacts) -> str | None:
     if mode is ExposureMode.SHARED:
         is_shared = "ReadWriteMany" in storage.access_modes
         return None if is_shared else f"{staging} is {', '.join(storage.access_modes)}, not ReadWriteMany"
-    return _objection_to_copies(mode, storage)
-
-
-def _objection_to_copies(mode: ExposureMode, storage: StorageFacts) -> str | None:
-    if mode is ExposureMode.SNAPSHOT and not storage.has_snapshots:
-        return "this cluster has no VolumeSnapshot API (it lacks the snapshot CRDs and controller)"
     if storage.storage_class == "":
-        return f"the staging PVC '{storage.staging_claim}' has no storage class to provision a copy with"
+        return f"{staging} has no storage class to provision a copy with"
     if storage.can_read_only_many is False:
         return f"{storage.driver} cannot mount files ReadOnlyMany"
-    is_clone = mode is ExposureMode.CLONE
-    can = storage.can_clone if is_clone else storage.can_snapshot
-    return f"{storage.driver} cannot {'clone volumes' if is_clone else 'take snapshots'}" if can is False else None
+    return f"{storage.driver} cannot clone volumes" if storage.can_clone is False else None
 
 
 def _remedy(storage: StorageFacts) -> str:
-    modes = [ExposureMode.CLONE, ExposureMode.SNAPSHOT, ExposureMode.SHARED]
-    working = [mode.value for mode in modes if _objection(mode, storage) is None]
-    if working:
-        return f"set exposure to {' or '.join(working)}"
+    for mode in (ExposureMode.CLONE, ExposureMode.SHARED):
+        if _objection(mode, storage) is None:
+            return f"set exposure to {mode}"
     return (
         "use a ReadWriteMany staging PVC, or ask the administrator for a ReadOnlyMany PVC over the same storage, "
         "then set exposure to static and static_claim to the PVC's name"

@@ -6,20 +6,13 @@ Call it only after the transfer's pod has ended: a copy of the volume may miss w
 from datetime import UTC, datetime
 
 from kubetrain_components.expose_dataset.claim_reuse import (
-    MAKE_ROOM,
     ClaimAction,
     ClaimDecision,
     decide_reuse,
     last_used_annotation,
 )
-from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims, Say, Waiting
-from kubetrain_components.expose_dataset.expose import (
-    Exposure,
-    ExposureMode,
-    ExposureRequest,
-    is_exposed,
-    plan_exposure,
-)
+from kubetrain_components.expose_dataset.claims import Claims, Say, Waiting
+from kubetrain_components.expose_dataset.expose import Exposure, ExposureMode, ExposureRequest, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
@@ -31,12 +24,12 @@ def storage_facts(staging_claim: str, claims: Claims) -> StorageFacts:
     Raises:
         KubetrainError: if the staging PVC does not exist.
     """
-    claim = claims.find(CLAIM, staging_claim)
+    claim = claims.find(staging_claim)
     if claim is None:
         raise KubetrainError(f"the staging PVC {staging_claim} is gone: start the run again to create it")
     class_name = claim["spec"].get("storageClassName")
     storage_class = claims.storage_class(class_name) if class_name else None
-    return StorageFacts.read(claim, storage_class, has_snapshots=claims.has_snapshots())
+    return StorageFacts.read(claim, storage_class)
 
 
 def check_exposure(request: ExposureRequest, staging_claim: str, claims: Claims) -> None:
@@ -75,8 +68,8 @@ def _advance(exposure: Exposure, claims: Claims, say: Say) -> str | None:
     """Take the next step; return why to wait for another one, or None once pods can mount the PVC."""
     found, decision = _look(exposure, claims)
     if decision.action is ClaimAction.CREATE:
-        obstacle = _create(exposure, claims)
-        found, decision = (None, obstacle) if obstacle else _look(exposure, claims)
+        claims.create(exposure.manifest())
+        found, decision = _look(exposure, claims)
     if decision.action is ClaimAction.REFUSE:
         raise KubetrainError(decision.reason)
     if decision.action is ClaimAction.REUSE and _is_reserved(exposure, found, claims):
@@ -87,7 +80,7 @@ def _advance(exposure: Exposure, claims: Claims, say: Say) -> str | None:
 
 
 def _look(exposure: Exposure, claims: Claims) -> tuple[Manifest | None, ClaimDecision]:
-    found = claims.find(CLAIM, exposure.claim)
+    found = claims.find(exposure.claim)
     return found, decide_reuse(exposure, found)
 
 
@@ -95,31 +88,5 @@ def _is_reserved(exposure: Exposure, found: Manifest | None, claims: Claims) -> 
     """Mark our PVC as used, so that other runs do not prune it; return False if it is being pruned already."""
     if not exposure.creates_claim or found is None:
         return True
-    marked = _mark_used(found, claims)
+    marked = claims.annotate(found, last_used_annotation(datetime.now(UTC)))
     return marked is not None and not marked["metadata"].get("deletionTimestamp")
-
-
-def _create(exposure: Exposure, claims: Claims) -> ClaimDecision | None:
-    """Create what is missing, in order; return why that is impossible, or None."""
-    for manifest in exposure.manifests():
-        claims.create(manifest)
-        if manifest["kind"] == SNAPSHOT and (obstacle := _obstacle(exposure, manifest, claims)) is not None:
-            return obstacle
-    return None
-
-
-def _obstacle(exposure: Exposure, wanted: Manifest, claims: Claims) -> ClaimDecision | None:
-    """Return why the snapshot of this name cannot be used, or None; a killed launcher may have created it."""
-    found = claims.find(SNAPSHOT, exposure.claim)
-    name = f"snapshot {exposure.claim}"
-    if found is not None and (not is_exposed(found) or found["spec"]["source"] != wanted["spec"]["source"]):
-        reason = f"{name} was not created by kubetrain for this version: {MAKE_ROOM}"
-        return ClaimDecision(ClaimAction.REFUSE, reason)
-    marked = _mark_used(found, claims) if found else None
-    if marked is None or marked["metadata"].get("deletionTimestamp"):
-        return ClaimDecision(ClaimAction.WAIT, f"{name} is being deleted: it can be created again once it is gone")
-    return None
-
-
-def _mark_used(found: Manifest, claims: Claims) -> Manifest | None:
-    return claims.annotate(found, last_used_annotation(datetime.now(UTC)))

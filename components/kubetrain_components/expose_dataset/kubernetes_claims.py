@@ -1,20 +1,18 @@
-"""PVCs and snapshots on a Kubernetes cluster: the adapter of the port in claims.py."""
+"""PVCs on a Kubernetes cluster: the adapter of the port in claims.py."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+from kubetrain_components.expose_dataset.claims import CLAIM
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden
-from kubetrain_components.jobs.kubernetes.served import Resource, is_served, list_if_served
+from kubetrain_components.jobs.kubernetes.served import Resource, list_if_served
 from kubetrain_components.manifest import Manifest
 
 METADATA = ("name", "labels")
 STATUS = ("phase", "conditions")
-RESOURCES = {
-    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
-    "VolumeSnapshot": ("snapshot.storage.k8s.io/v1", "volumesnapshots"),
-}
+PVCS = ("v1", "persistentvolumeclaims")
 USERS = {"Pod": ("v1", "pods"), **{kind.value: kind.traits.resource for kind in JobKind}}
 
 
@@ -26,16 +24,15 @@ class KubernetesClaims:
     def connect(cls, namespace: str = "") -> Self:
         return cls(KubernetesApi.connect(namespace))
 
-    def find(self, kind: str, name: str) -> Manifest | None:
-        found = self._api.get(self._path(kind, name))
-        return {**found, "kind": kind} if found else None
+    def find(self, name: str) -> Manifest | None:
+        return self._api.get(self._path(name))
 
-    def all(self, kind: str) -> list[Manifest]:
-        return self._list(kind, RESOURCES[kind], keep=dict)
+    def all(self) -> list[Manifest]:
+        return self._list(CLAIM, PVCS, keep=dict)
 
     def create(self, manifest: Manifest) -> bool:
         try:
-            self._api.create(self._path(manifest["kind"]), manifest)
+            self._api.create(self._path(), manifest)
         except Conflict:
             return False
         return True
@@ -44,23 +41,19 @@ class KubernetesClaims:
         metadata = found["metadata"]
         patch = {"metadata": {"uid": metadata["uid"], "annotations": dict(values)}}
         try:
-            patched = self._api.patch(self._path(found["kind"], metadata["name"]), patch)
+            return self._api.patch(self._path(metadata["name"]), patch)
         except Conflict:
             return None
-        return {**patched, "kind": found["kind"]} if patched else None
 
-    def delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> bool:
+    def delete(self, name: str, preconditions: Mapping[str, str]) -> bool:
         uid, version = preconditions["uid"], preconditions["resourceVersion"]
-        return self._api.delete(self._path(kind, name), uid=uid, resource_version=version)
+        return self._api.delete(self._path(name), uid=uid, resource_version=version)
 
     def storage_class(self, name: str) -> Manifest | None:
         try:
             return self._api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
         except Forbidden:
             return None
-
-    def has_snapshots(self) -> bool:
-        return is_served(self._api, RESOURCES["VolumeSnapshot"])
 
     def warnings(self, name: str) -> list[str]:
         selector = f"type=Warning,involvedObject.kind=PersistentVolumeClaim,involvedObject.name={name}"
@@ -78,8 +71,8 @@ class KubernetesClaims:
         """Return the objects with their kind, which items of a list do not carry."""
         return [{**item, "kind": kind} for item in list_if_served(self._api, resource, keep)]
 
-    def _path(self, kind: str, name: str = "") -> str:
-        return self._api.path(*RESOURCES[kind], name)
+    def _path(self, name: str = "") -> str:
+        return self._api.path(*PVCS, name)
 
 
 def evidence_of_use(each: Manifest) -> Manifest:

@@ -9,10 +9,8 @@ from typing import Any
 
 from kubetrain_components.expose_dataset.expose import (
     DATASET_LABEL,
-    EXPOSURE_LABEL,
     LAST_USED_ANNOTATION,
     SOURCE_ANNOTATION,
-    ExposureMode,
     is_exposed,
     version_path,
 )
@@ -21,7 +19,7 @@ from kubetrain_trainer.errors import InvalidSetting
 
 YOUNG = timedelta(days=1)
 OVER_PHASES = ("Succeeded", "Failed", "Bound")
-"""Phases in which a pod no longer uses its volumes, and a PVC or snapshot no longer needs its source."""
+"""Phases in which a pod no longer uses its volumes, and a PVC no longer needs its source."""
 OVER_CONDITIONS = ("Succeeded", "Failed", "Complete", "Completed")
 """Conditions of jobs that start no more pods: the training operator's, batch, TrainJob and JobSet."""
 
@@ -39,10 +37,10 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True)
 class Prunable:
-    """A PVC that exposes one version, a snapshot without such a PVC, or a version on the staging volume."""
+    """A PVC that exposes one version, or a version on the staging volume."""
 
     kind: str
-    """PVC, snapshot or version"""
+    """PVC or version"""
     name: str
     digest: str
     source: str
@@ -51,8 +49,6 @@ class Prunable:
     path_by_claim: Mapping[str, str] = field(default_factory=dict)
     """Its path on the volume of each PVC that contains it."""
     is_deleting: bool = False
-    snapshot: str = ""
-    """The VolumeSnapshot that the PVC was restored from, which is deleted with it."""
     preconditions: Mapping[str, str] = field(default_factory=dict)
     """uid and resourceVersion, so that an item used or recreated after the plan is not deleted."""
 
@@ -64,8 +60,7 @@ class PruneDecision:
     reason: str
 
     def __str__(self) -> str:
-        snapshot = f" and snapshot {self.item.snapshot}" if self.item.snapshot else ""
-        return f"{'delete' if self.deletes else 'keep'} {self.item.kind} {self.item.name}{snapshot}: {self.reason}"
+        return f"{'delete' if self.deletes else 'keep'} {self.item.kind} {self.item.name}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -85,16 +80,6 @@ def exposed_claims(claims: Iterable[Manifest]) -> list[Prunable]:
     return [_prunable(claim) for claim in claims if is_exposed(claim)]
 
 
-def orphaned_snapshots(snapshots: Iterable[Manifest], claims: Iterable[Manifest]) -> list[Prunable]:
-    """Return kubetrain's snapshots without a PVC, which a killed launcher or a killed pruning leaves behind."""
-    sources = {(claim["spec"].get("dataSource") or {}).get("name") for claim in claims}
-    return [
-        _prunable(snapshot, kind="snapshot")
-        for snapshot in snapshots
-        if is_exposed(snapshot) and snapshot["metadata"]["name"] not in sources
-    ]
-
-
 def staged_versions(
     headers: Iterable[Mapping[str, Any]], claims: Iterable[str], last_used: Mapping[str, str]
 ) -> list[Prunable]:
@@ -108,7 +93,7 @@ def staged_versions(
 
 
 def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Use]:
-    """Return the uses of versions by active pods, jobs of any kind, PVCs and snapshots.
+    """Return the uses of versions by active pods, jobs of any kind, and PVCs.
 
     Jobs count in addition to pods, because a job has no pods while it is queued or between two attempts. A job that
     ended less than a day ago still needs the version on its label, because its run may have to evaluate the model.
@@ -132,19 +117,17 @@ def plan_pruning(
     return PrunePlan(tuple(decisions))
 
 
-def _prunable(claim: Manifest, kind: str = "PVC") -> Prunable:
+def _prunable(claim: Manifest) -> Prunable:
     metadata = claim["metadata"]
     annotations = metadata.get("annotations") or {}
-    is_restored = kind == "PVC" and metadata["labels"][EXPOSURE_LABEL] == ExposureMode.SNAPSHOT
     return Prunable(
-        kind=kind,
+        kind="PVC",
         name=metadata["name"],
         digest=metadata["labels"][DATASET_LABEL],
         source=annotations.get(SOURCE_ANNOTATION, ""),
         last_used=_later(metadata.get("creationTimestamp"), annotations.get(LAST_USED_ANNOTATION)),
         path_by_claim={metadata["name"]: ""},
         is_deleting=bool(metadata.get("deletionTimestamp")),
-        snapshot=claim["spec"]["dataSource"]["name"] if is_restored else "",
         preconditions={key: metadata[key] for key in ("uid", "resourceVersion")},
     )
 
@@ -177,7 +160,7 @@ def _parse_time(text: object) -> datetime | None:
 
 def _is_over(each: Manifest) -> bool:
     status = each.get("status") or {}
-    if status.get("phase") in OVER_PHASES or status.get("readyToUse"):
+    if status.get("phase") in OVER_PHASES:
         return True
     conditions = status.get("conditions") or []
     return any(
@@ -201,9 +184,6 @@ def _uses(each: Manifest) -> Iterator[Use]:
     spec, labels = each.get("spec") or {}, each["metadata"].get("labels") or {}
     digest = labels.get(DATASET_LABEL, "")
     by, path = _name(each), version_path(digest) if digest else ""
-    if "persistentVolumeClaimName" in (source := spec.get("source") or {}):
-        yield Use(by=f"{by}, which is not ready yet", claim=source["persistentVolumeClaimName"], sub_path=path)
-        return
     if "accessModes" in spec:
         origin = spec.get("dataSource") or {}
         if origin.get("kind") == "PersistentVolumeClaim":

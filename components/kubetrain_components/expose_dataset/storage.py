@@ -24,7 +24,6 @@ class Storage(Settings):
     dataset_name: str = setting("", "dataset name in the names of exposed PVCs; empty: last part of the source")
     exposure: str = setting("auto", "how training pods get read-only access to a version", choices=tuple(ExposureMode))
     static_claim: str = setting("", "read-only PVC over the staging PVC's storage, for exposure static")
-    snapshot_class: str = setting("", "VolumeSnapshotClass for exposure snapshot; empty: the driver's default")
     expose_seconds: int = setting(3600, "timeout in seconds for filling the PVC of a dataset version", minimum=1)
     transfer: dict[str, Any] = setting({}, "placement settings for the transfer pod")
     keep_versions: int = setting(3, "minimum number of versions to keep of each source", minimum=1)
@@ -46,7 +45,6 @@ class Storage(Settings):
             bytes=size,
             mode=self.exposure,
             static_claim=self.static_claim,
-            snapshot_class=self.snapshot_class,
         )
 
     def _wanted(self, purpose: str, name: str, size: str, access_mode: str) -> WantedClaim:

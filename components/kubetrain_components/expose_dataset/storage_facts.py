@@ -7,16 +7,16 @@ from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
-# Support for cloning, for snapshots and for ReadOnlyMany filesystems; None: unknown or irrelevant.
-KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None, bool | None]] = {
-    "pd.csi.storage.gke.io": (True, True, True),
-    "rbd.csi.ceph.com": (True, True, True),
-    "cephfs.csi.ceph.com": (True, True, True),
-    "ebs.csi.aws.com": (None, None, False),
-    "disk.csi.azure.com": (None, None, False),
-    "driver.longhorn.io": (None, None, False),  # longhorn/longhorn#5041
-    "rancher.io/local-path": (False, False, None),
-    "kubernetes.io/no-provisioner": (False, False, None),
+# Support for cloning and for ReadOnlyMany filesystems; None: unknown or irrelevant.
+KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None]] = {
+    "pd.csi.storage.gke.io": (True, True),
+    "rbd.csi.ceph.com": (True, True),
+    "cephfs.csi.ceph.com": (True, True),
+    "ebs.csi.aws.com": (None, False),
+    "disk.csi.azure.com": (None, False),
+    "driver.longhorn.io": (None, False),  # longhorn/longhorn#5041
+    "rancher.io/local-path": (False, None),
+    "kubernetes.io/no-provisioner": (False, None),
 }
 
 
@@ -40,20 +40,17 @@ class StorageFacts:
     binds_immediately: bool | None = None
     """False: a PVC stays Pending until a pod uses it (WaitForFirstConsumer)."""
     can_clone: bool | None = None
-    can_snapshot: bool | None = None
     can_read_only_many: bool | None = None
-    has_snapshots: bool = True
-    """True if the cluster has the VolumeSnapshot API."""
 
     def __post_init__(self) -> None:
         check_object_name("staging_claim", self.staging_claim)
         whole_amount(self.size)
 
     @classmethod
-    def read(cls, claim: Manifest, storage_class: Manifest | None, *, has_snapshots: bool = True) -> Self:
+    def read(cls, claim: Manifest, storage_class: Manifest | None) -> Self:
         """Read the facts from both objects; few accounts may read the class, and without it abilities are unknown."""
         spec, provisioner = claim["spec"], (storage_class or {}).get("provisioner", "")
-        can_clone, can_snapshot, can_read_only_many = _abilities(provisioner)
+        can_clone, can_read_only_many = _abilities(provisioner)
         # A class without volumeBindingMode binds immediately.
         binds_immediately = (storage_class or {}).get("volumeBindingMode") != "WaitForFirstConsumer"
         return cls(
@@ -65,9 +62,7 @@ class StorageFacts:
             provisioner=provisioner,
             binds_immediately=binds_immediately if storage_class else None,
             can_clone=can_clone,
-            can_snapshot=can_snapshot,
             can_read_only_many=can_read_only_many,
-            has_snapshots=has_snapshots,
         )
 
     @property
@@ -81,9 +76,9 @@ def claim_size(claim: Manifest) -> str:
     return str(capacity["storage"])
 
 
-def _abilities(provisioner: str) -> tuple[bool | None, bool | None, bool | None]:
+def _abilities(provisioner: str) -> tuple[bool | None, bool | None]:
     for driver, abilities in KNOWN_DRIVERS.items():
         # Rook prefixes the driver's name with its namespace.
         if provisioner == driver or provisioner.endswith(f".{driver}"):
             return abilities
-    return None, None, None
+    return None, None

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components import OUTPUT_PATH
-from kubetrain_components.expose_dataset.claims import SNAPSHOT, Claims, Say
+from kubetrain_components.expose_dataset.claims import Claims, Say
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, ensure_claim
 from kubetrain_components.expose_dataset.expose import Exposure, ExposureMode, version_path
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.expose_dataset.prune import uses_of
-from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots, uses_now
+from kubetrain_components.expose_dataset.prune_claims import prune_claims, uses_now
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
@@ -77,9 +76,7 @@ def _prune(
     on_line: OnLine,
 ) -> None:
     say = _say_on(on_line)
-    limits = {"keep": storage.keep_versions, "current": report["digest"]}
-    prune_claims(claims, **limits, say=say)
-    prune_snapshots(claims, **limits, say=say)
+    prune_claims(claims, keep=storage.keep_versions, current=report["digest"], say=say)
     may_prune = report["versions"] > storage.keep_versions or report.get("leftovers")
     if may_prune and (in_use := _paths_in_use(exposure, claims, say)) is not None:
         run_job(prune_job(transfer, storage, report["digest"], in_use), backend, on_line)
@@ -90,7 +87,7 @@ def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | N
     if exposure.mode is ExposureMode.STATIC:
         return None  # it is unknown who else reads the administrator's storage
     paths = dict[str, str]()
-    for use in [*uses_now(claims, datetime.now(UTC)), *uses_of(claims.all(SNAPSHOT))]:
+    for use in uses_now(claims, datetime.now(UTC)):
         if use.claim == exposure.storage.staging_claim:
             paths[use.sub_path] = use.by
         elif use.digest:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from kubetrain_components.expose_dataset.claims import CLAIM
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -44,7 +43,7 @@ class Cluster:
         return list((self.api.get(path, **query) or {}).get("items") or [])
 
     def claim(self, name: str) -> Manifest | None:
-        return self.claims.find(CLAIM, name)
+        return self.claims.find(name)
 
     def review(self, path: str, review: Manifest) -> bool:
         """Return the answer to an access review."""

@@ -275,10 +275,10 @@ class Examination:
     def _exposed_claims(self) -> list[Manifest]:
         """Return the PVC by which the pods of the training read a new version, if the run creates one."""
         try:
-            planned = plan_exposure(*self._requested_exposure).manifests()
+            exposure = plan_exposure(*self._requested_exposure)
         except CannotExpose:
             return []
-        return [item for item in planned if item["kind"] == "PersistentVolumeClaim"]
+        return [exposure.manifest()] if exposure.creates_claim else []
 
     def _secret(self, name: str, needed: NeededSecret, s3: Status) -> Finding:
         found = self.cluster.get_in_namespace("v1", "secrets", name)

@@ -14,10 +14,9 @@ NEEDED = "launch.yaml"
 OPTIONAL = {
     "events.yaml": "errors name only the status of jobs and pods as the cause",
     "storage_classes.yaml": "exposure auto shares a ReadWriteMany staging PVC even if it could be cloned",
-    "snapshots.yaml": "exposure snapshot does not work",
 }
 """The consequences of a missing role, by file."""
-OPTIONAL_GROUPS = ("argoproj.io", "kueue.x-k8s.io", "snapshot.storage.k8s.io")
+OPTIONAL_GROUPS = ("argoproj.io", "kueue.x-k8s.io")
 """API groups that a cluster may lack; a run calls them only if they exist."""
 OF_LAUNCHERS = {
     **{kind.traits.plural: Launcher.TRAINING_OPERATOR for kind in TRAINING_KINDS},
@@ -100,8 +99,6 @@ def judge_account(account: str, namespace: str, exists: bool) -> Finding:
 
 def judge_permissions(file: str, allowed: Mapping[Call, bool], account: str, namespace: str) -> Finding:
     refused = [call for call, is_allowed in allowed.items() if not is_allowed]
-    if not allowed:
-        return ok("not needed: the cluster does not have these objects")
     if not refused:
         return ok(f"{account} has all permissions of deploy/rbac/{file}")
     evidence = f"{account} may not {summarized(refused)}"

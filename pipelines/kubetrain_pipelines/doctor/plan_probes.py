@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
-from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, plan_exposure
+from kubetrain_components.expose_dataset.expose import ExposureMode, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.etcd_settings import Endpoint
 from kubetrain_components.jobs.placement import Placement
@@ -87,7 +87,7 @@ def _only(name: str, s3: Mapping[str, list[str]]) -> dict[str, list[str]]:
 def storage_facts(cluster: Cluster, claim: dict[str, Any]) -> StorageFacts:
     classes = cluster.if_allowed(lambda: cluster.storage_classes) or []
     found = data.class_named(claim["spec"].get("storageClassName") or "", classes)
-    return StorageFacts.read(claim, found, has_snapshots=SNAPSHOT_GROUP in cluster.groups)
+    return StorageFacts.read(claim, found)
 
 
 def _like_existing(cluster: Cluster, wanted: WantedClaim) -> WantedClaim:

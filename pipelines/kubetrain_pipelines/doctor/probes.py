@@ -16,8 +16,7 @@ from typing import Any
 from kubetrain_components import DATA_PATH
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import Exposure
-from kubetrain_components.expose_dataset.kubernetes_claims import RESOURCES as CLAIM_RESOURCES
-from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
+from kubetrain_components.expose_dataset.kubernetes_claims import PVCS, KubernetesClaims
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
@@ -83,7 +82,7 @@ class Probes:
 
     @property
     def exposed(self) -> list[Manifest]:
-        return self.exposure.manifests() if self.exposure else []
+        return [self.exposure.manifest()] if self.exposure and self.exposure.creates_claim else []
 
     @property
     def keeper(self) -> Manifest:
@@ -198,7 +197,7 @@ def _cleaned_up(probes: Probes, api: KubernetesApi, say: Say) -> Iterator[None]:
         names = [*(job.identity.name for job in probes.jobs), probes.keeper["metadata"]["name"]]
         paths = [api.path(*JobKind.BATCH_JOB.traits.resource, name) for name in names]
         for manifest in reversed([*probes.claims, *probes.exposed]):
-            paths.append(api.path(*CLAIM_RESOURCES[manifest["kind"]], manifest["metadata"]["name"]))
+            paths.append(api.path(*PVCS, manifest["metadata"]["name"]))
         with interrupts_deferred():
             for path in paths:
                 try:
