@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
 ROLES = [Path(__file__).parents[2] / "deploy" / "rbac" / name for name in ("launch.yaml", "account.yaml")]
 FILES = {f"{split}/{label}/1.png": f"{split} {label}".encode() for split in ("train", "val", "test") for label in "ab"}
-STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
+STORAGE = Storage(staging_size="1Gi", output_size="1Gi")
 READ_THEN_WRITE = """
 import errno, pathlib
 print(pathlib.Path("/data/train/a/1.png").read_text())
@@ -132,7 +132,7 @@ def cluster(namespace: str) -> Iterator[Cluster]:
 
 def test_pods_read_a_clone_that_the_next_run_reuses(cluster: Cluster) -> None:
     report = cluster.sync()
-    assert (report["exposure"], report["claim"]) == ("clone", f"ds-digits-{report['digest']}")
+    assert (report["exposure"], report["claim"]) == ("clone", f"ds-kubetrain-staging-digits-{report['digest']}")
     assert report["downloaded"] == len(FILES)
     assert cluster.read(report) == ["train a", "EROFS"]
     uid = cluster.uid(report["claim"])
@@ -200,12 +200,12 @@ def test_a_pvc_of_the_administrator_over_the_same_storage(cluster: Cluster) -> N
 
 def test_a_pvc_of_someone_else_is_refused_and_left_unchanged(cluster: Cluster) -> None:
     report = cluster.sync()
-    theirs = f"ds-theirs-{report['digest']}"
+    theirs = f"ds-other-digits-{report['digest']}"
     wanted = replace(STORAGE.staging, name=theirs).manifest()
     wanted["metadata"] = {"name": theirs}
     cluster.claims.create(wanted)
     with pytest.raises(KubetrainError, match=f"PVC {theirs} was not created by kubetrain: delete it"):
-        cluster.sync("run-2", replace(STORAGE, dataset_name="theirs"))
+        cluster.sync("run-2", replace(STORAGE, staging_claim="other"))
     assert cluster.claims.find(theirs)["metadata"].get("annotations", {}).get("kubetrain/last-used") is None
 
 

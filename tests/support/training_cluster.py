@@ -20,7 +20,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 from support.cluster import Bucket
 from support.cluster_data import sync
 
-STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
+STORAGE = Storage(staging_size="1Gi", output_size="1Gi")
 OUTPUT = ClaimMount(claim=STORAGE.output_claim, path="/output")
 CONFIG = TrainConfig(epochs=3, checkpoint_every=20)
 

@@ -40,10 +40,10 @@ from support.claims import MemoryClaims
 from support.jobs import MemoryBackend
 
 DIGEST, OTHER = "0123456789abcdef", "fedcba9876543210"
-NAME = f"ds-digits-{DIGEST}"
+NAME, OLDEST = (f"ds-kubetrain-staging-digits-{digest}" for digest in (DIGEST, "0" * 16))
 LATE = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "csi.example.com"}
 AT_ONCE = {"provisioner": "csi.example.com"}
-STORAGE = Storage(dataset_name="digits")
+STORAGE = Storage()
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +220,16 @@ class TestExpose:
             check_exposure(wanted(exposure="shared"), "kubetrain-staging", claims)
         assert claims.made == []
 
+    def test_staging_pvcs_of_one_namespace_have_clones_of_their_own(
+        self, claims: MemoryClaims, messages: list[str]
+    ) -> None:
+        for staging_claim in ("fast", "slow"):
+            storage = Storage(staging_claim=staging_claim)
+            with_staging(claims, storage)
+            request = storage.exposure_of("s3://bucket/digits", DIGEST, 5)
+            made = expose_version(request, staging_claim, claims, messages.append, 60.0)
+            assert claims.made == [made.claim]
+
     def test_two_runs_at_once_create_one_pvc(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims)
         launchers = [threading.Thread(target=exposed, args=(claims, messages)) for _ in range(8)]
@@ -247,12 +257,11 @@ class TestPruneClaims:
 
     def test_an_unused_pvc_is_deleted(self, old: MemoryClaims, messages: list[str]) -> None:
         prune_claims(old, keep=1, current=OTHER, say=messages.append)
-        gone = f"ds-digits-{'0' * 16}"
-        assert old.deleted == [gone]
-        assert messages == [f"delete PVC {gone}: not among the 1 newest and not in use"]
+        assert old.deleted == [OLDEST]
+        assert messages == [f"delete PVC {OLDEST}: not among the 1 newest and not in use"]
 
     def test_a_mounted_pvc_is_kept(self, old: MemoryClaims, messages: list[str]) -> None:
-        volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"ds-digits-{'0' * 16}"}}
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": OLDEST}}
         pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}
         old.pods = [pod]
         prune_claims(old, keep=1, current=OTHER, say=messages.append)
@@ -261,7 +270,7 @@ class TestPruneClaims:
     def test_a_pvc_that_a_run_starts_to_use_is_kept(self, old: MemoryClaims, messages: list[str]) -> None:
         class Taken(type(old)):  # type: ignore[misc]
             def users(self) -> Any:
-                changed(self, f"ds-digits-{'0' * 16}", lambda claim: None)
+                changed(self, OLDEST, lambda claim: None)
                 return []
 
         old.__class__ = Taken

@@ -15,7 +15,7 @@ from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_trainer.errors import InvalidSetting
 
 DIGEST, OTHER = "0123456789abcdef", "fedcba9876543210"
-NAME = f"ds-digits-{DIGEST}"
+NAME = f"ds-staging-digits-{DIGEST}"
 SOURCE = "s3://bucket/digits"
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GI = 1024**3
@@ -27,7 +27,7 @@ STORAGE = StorageFacts(
     provisioner="csi.example.com",
 )
 SHARED_STORAGE = replace(STORAGE, access_modes=("ReadWriteMany",))
-REQUEST = ExposureRequest(dataset_name="digits", digest=DIGEST, source=SOURCE, bytes=3 * GI)
+REQUEST = ExposureRequest(digest=DIGEST, source=SOURCE, bytes=3 * GI)
 STAGING_CLAIM: dict[str, Any] = {
     "metadata": {"name": "staging"},
     "spec": {
@@ -135,14 +135,14 @@ class TestManifests:
 
     @pytest.mark.parametrize("name", ["digits", "Ünï / cödé", "日本", "", "-x-", "a" * 80, "a" * 42 + "-b", "7"])
     def test_every_name_is_a_dns_label(self, name: str) -> None:
-        made = claim_name(name, DIGEST)
+        made = claim_name("staging", f"s3://bucket/{name}", DIGEST)
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", made)
         assert len(made) <= 63
         assert made.startswith("ds-")
         assert made.endswith(f"-{DIGEST}")
 
-    def test_a_name_of_no_plain_letters_leaves_the_digest(self) -> None:
-        assert claim_name("日本", DIGEST) == f"ds-{DIGEST}"
+    def test_a_name_of_no_plain_letters_is_left_out(self) -> None:
+        assert claim_name("staging", "s3://bucket/日本", DIGEST) == f"ds-staging-{DIGEST}"
 
     @pytest.mark.parametrize(
         ("source", "public"),
@@ -388,7 +388,7 @@ class TestReuse:
         assert decision.action is ClaimAction.REFUSE
         assert words in decision.reason
         assert NAME in decision.reason
-        assert re.search("delete it|dataset_name", decision.reason), "the remedy"
+        assert "delete it" in decision.reason, "the remedy"
 
     def test_a_pvc_being_deleted_is_waited_for(self) -> None:
         there = claim_of(deletionTimestamp="2026-11-21T11:00:00Z")
@@ -432,7 +432,7 @@ class TestReuse:
             decision = decide_reuse(planned, broken)
             assert decision.action is ClaimAction.REFUSE
             assert words in decision.reason
-            assert "dataset_name" not in decision.reason, "a remedy for our own PVCs only"
+            assert "staging_claim" not in decision.reason, "a remedy for our own PVCs only"
 
     def test_reuse_is_noted_on_the_claim(self) -> None:
         assert last_used_annotation(NOW.astimezone()) == {"kubetrain/last-used": "2026-11-21T12:00:00Z"}
@@ -665,18 +665,18 @@ class TestPruning:
         claims[2]["metadata"]["deletionTimestamp"] = "x"
         claims[4]["metadata"]["creationTimestamp"] = (NOW - timedelta(hours=1)).isoformat()
         claims[5]["metadata"]["creationTimestamp"] = None
-        uses = uses_of([job("TFJob", claim=f"ds-digits-{made[3]}")])
+        uses = uses_of([job("TFJob", claim=f"ds-staging-digits-{made[3]}")])
         plan = plan_pruning(exposed_claims(claims), uses, keep=1, current=made[6], now=NOW)
         assert str(plan).splitlines() == [
-            f"keep PVC ds-digits-{made[4]}: created or used less than a day ago",
-            f"delete PVC ds-digits-{made[0]}: not among the 1 newest and not in use",
-            f"delete PVC ds-digits-{made[1]}: not among the 1 newest and not in use",
-            f"keep PVC ds-digits-{made[2]}: already being deleted",
-            f"keep PVC ds-digits-{made[3]}: used by TFJob j",
-            f"keep PVC ds-digits-{made[6]}: this run's version",
-            f"keep PVC ds-digits-{made[5]}: its age is unknown",
+            f"keep PVC ds-staging-digits-{made[4]}: created or used less than a day ago",
+            f"delete PVC ds-staging-digits-{made[0]}: not among the 1 newest and not in use",
+            f"delete PVC ds-staging-digits-{made[1]}: not among the 1 newest and not in use",
+            f"keep PVC ds-staging-digits-{made[2]}: already being deleted",
+            f"keep PVC ds-staging-digits-{made[3]}: used by TFJob j",
+            f"keep PVC ds-staging-digits-{made[6]}: this run's version",
+            f"keep PVC ds-staging-digits-{made[5]}: its age is unknown",
         ]
         kept = plan_pruning(exposed_claims(claims[:1]), [], keep=1, current="", now=NOW)
-        assert str(kept) == f"keep PVC ds-digits-{made[0]}: among the 1 newest"
+        assert str(kept) == f"keep PVC ds-staging-digits-{made[0]}: among the 1 newest"
         kept = plan_pruning(staged_versions([header(DIGEST)], [], {}), [], keep=3, current="", now=NOW)
         assert str(kept) == f"keep version versions/{DIGEST}: among the 3 newest"

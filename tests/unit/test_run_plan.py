@@ -84,7 +84,7 @@ def test_a_dataset_may_be_in_a_volume_of_the_transfer() -> None:
 def test_training_pods_mount_the_version_read_only_and_the_output() -> None:
     master = plan()[3]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     data, output = (each["persistentVolumeClaim"] for each in master["volumes"][:2])
-    assert data == {"claimName": "ds-digits-v2-0000000000000000", "readOnly": True}
+    assert data == {"claimName": "ds-kubetrain-staging-digits-v2-0000000000000000", "readOnly": True}
     assert output == {"claimName": "kubetrain-output"}
     mounts = master["containers"][0]["volumeMounts"]
     assert (mounts[0]["mountPath"], mounts[0]["subPath"]) == ("/data", "versions/0000000000000000/data")

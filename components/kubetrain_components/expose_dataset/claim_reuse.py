@@ -26,7 +26,7 @@ from kubetrain_components.expose_dataset.storage_facts import claim_size, volume
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
-MAKE_ROOM = "delete it if it is no longer needed, or set dataset_name to another name"
+MAKE_ROOM = "delete it if it is no longer needed, or set staging_claim to another PVC"
 
 
 class ClaimAction(StrEnum):

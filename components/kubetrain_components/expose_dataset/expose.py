@@ -1,7 +1,7 @@
 """Choose how training pods get read-only access to a dataset version, and build its PVC's manifest, without a cluster.
 
 mode   | what training pods mount
-clone  | a ReadOnlyMany PVC, ds-<name>-<digest>, cloned from the staging PVC
+clone  | a ReadOnlyMany PVC, ds-<staging PVC>-<name>-<digest>, cloned from the staging PVC
 shared | the staging PVC itself, which must be ReadWriteMany
 static | a ReadOnlyMany PVC that the administrator created over the same storage
 auto   | clone if the storage driver is known to support it; else shared if the staging PVC is ReadWriteMany;
@@ -11,6 +11,7 @@ auto   | clone if the storage driver is known to support it; else shared if the 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePosixPath
 
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts, volume_problem
 from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY
@@ -48,7 +49,6 @@ class CannotExpose(InvalidSetting):
 class ExposureRequest:
     """The version to expose and the settings of its exposure."""
 
-    dataset_name: str
     digest: str
     source: str
     bytes: int
@@ -90,7 +90,7 @@ class Exposure:
     def claim(self) -> str:
         """The name of the PVC that pods mount."""
         if self.creates_claim:
-            return claim_name(self.request.dataset_name, self.request.digest)
+            return claim_name(self.storage.staging_claim, self.request.source, self.request.digest)
         return self.request.static_claim if self.mode is ExposureMode.STATIC else self.storage.staging_claim
 
     @property
@@ -136,9 +136,9 @@ def plan_exposure(request: ExposureRequest, storage: StorageFacts) -> Exposure:
     return Exposure(request=request, storage=storage, mode=mode, reason=reason)
 
 
-def claim_name(dataset_name: str, digest: str) -> str:
-    """Return the PVC's name, a DNS label, without the dataset's name if none of its characters is allowed there."""
-    return "-".join(part for part in ("ds", slug(dataset_name, MAX_NAME_LENGTH), digest) if part)
+def claim_name(staging_claim: str, source: str, digest: str) -> str:
+    """Return the name of a clone, a DNS label. Clones of two staging PVCs of one namespace have different names."""
+    return f"ds-{slug(f'{staging_claim}-{PurePosixPath(source).name}', MAX_NAME_LENGTH)}-{digest}"
 
 
 def version_path(digest: str) -> str:

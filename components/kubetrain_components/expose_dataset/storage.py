@@ -1,7 +1,6 @@
 """The storage settings of a run on a cluster: its PVCs, and how pods mount them. One JSON object."""
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
@@ -21,7 +20,6 @@ class Storage(Settings):
         "ReadWriteMany", "access mode of the output PVC if it is created", choices=("ReadWriteMany", "ReadWriteOnce")
     )
     storage_class: str = setting("", "storage class of both PVCs if they are created; empty: the cluster's default")
-    dataset_name: str = setting("", "dataset name in the names of exposed PVCs; empty: last part of the source")
     exposure: str = setting("auto", "how training pods get read-only access to a version", choices=tuple(ExposureMode))
     static_claim: str = setting("", "read-only PVC over the staging PVC's storage, for exposure static")
     expose_seconds: int = setting(3600, "timeout in seconds for filling the PVC of a dataset version", minimum=1)
@@ -39,7 +37,6 @@ class Storage(Settings):
 
     def exposure_of(self, source: str, digest: str = "0" * 16, size: int = 0) -> ExposureRequest:
         return ExposureRequest(
-            dataset_name=self.dataset_name or PurePosixPath(source).name,
             digest=digest,
             source=source,
             bytes=size,

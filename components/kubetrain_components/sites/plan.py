@@ -21,8 +21,6 @@ from kubetrain_components.run.transfer_container import cache_in_pods, latest_so
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.output.training_output import TrainingOutput
 
-UNKNOWN_DIGEST = "0" * 16
-
 
 def planned_manifests(parameters: RunParameters) -> list[Manifest]:
     """Return the PVCs and jobs in order of creation, with a digest of zeros: only the transfer knows the real one.
@@ -45,11 +43,11 @@ def _jobs(parameters: RunParameters) -> list[Job]:
     transfer = cluster_transfer_job(parameters)
     if not parameters.framework:
         return [transfer]
-    name = parameters.storage.exposure_of(parameters.dataset_uri).dataset_name
+    wanted = parameters.storage.exposure_of(parameters.dataset_uri)
     dataset = DatasetPlace(
-        digest=UNKNOWN_DIGEST,
-        claim=claim_name(name, UNKNOWN_DIGEST),
-        sub_path=f"{version_path(UNKNOWN_DIGEST)}/data",
+        digest=wanted.digest,
+        claim=claim_name(parameters.storage.staging_claim, wanted.source, wanted.digest),
+        sub_path=f"{version_path(wanted.digest)}/data",
         shards=stored_shards(parameters),
     )
     image = [image_job(parameters)] if image_job_is_needed(parameters) else []

@@ -33,9 +33,8 @@ def plan_probes(
     """
     token, storage, config = secrets.token_hex(4), parameters.storage, parameters.train_config
     claims = tuple(probes.probe_claim(_like_existing(cluster, wanted), token) for wanted in wanted_claims(parameters))
-    wanted = replace(storage.exposure_of(parameters.dataset_uri), dataset_name="doctor", digest=token.rjust(16, "0"))
     try:
-        exposure = plan_exposure(wanted, storage_facts(cluster, claims[0]))
+        exposure = plan_exposure(storage.exposure_of(parameters.dataset_uri), storage_facts(cluster, claims[0]))
     except InvalidSetting:  # reported by the exposure check
         exposure = None
     return probes.Probes(
