@@ -19,7 +19,7 @@ from kubetrain_components.expose_dataset import claims as claims_port
 from kubetrain_components.expose_dataset.ensure_claim import ensure_claim
 from kubetrain_components.expose_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.expose_dataset.prune import PrunePlan, plan_pruning
+from kubetrain_components.expose_dataset.prune import PruneDecision, plan_pruning
 from kubetrain_components.expose_dataset.prune_claims import prune_claims
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job_state import LogLine, Phase
@@ -289,6 +289,10 @@ class TestPruneClaims:
 
 
 class TestPruneVersions:
+    def test_at_least_one_version_is_kept(self) -> None:
+        with pytest.raises(InvalidSetting, match="keep_versions must be at least 1, not 0"):
+            Storage(keep_versions=0)
+
     @pytest.fixture
     def staging(self, tmp_path: Path) -> Path:
         """Four versions of one dataset, a month apart."""
@@ -346,7 +350,7 @@ class TestPruneVersions:
     ) -> None:
         oldest, _, _, newest = self._digests(staging)
 
-        def decide(*arguments: Any, **keywords: Any) -> PrunePlan:
+        def decide(*arguments: Any, **keywords: Any) -> list[PruneDecision]:
             plan = plan_pruning(*arguments, **keywords)
             os.utime(staging / "versions" / oldest)
             return plan
@@ -360,7 +364,7 @@ class TestPruneVersions:
     ) -> None:
         *_, newest = digests = self._digests(staging)
 
-        def decide(*arguments: Any, **keywords: Any) -> PrunePlan:
+        def decide(*arguments: Any, **keywords: Any) -> list[PruneDecision]:
             shutil.rmtree(staging / "versions" / digests[0])
             (staging / ".locks" / digests[0]).unlink(missing_ok=True)
             return plan_pruning(*arguments, **keywords)

@@ -15,7 +15,6 @@ from kubetrain_components.expose_dataset.expose import (
     version_path,
 )
 from kubetrain_components.manifest import Manifest
-from kubetrain_trainer.errors import InvalidSetting
 
 YOUNG = timedelta(days=1)
 OVER_PHASES = ("Succeeded", "Failed", "Bound")
@@ -63,18 +62,6 @@ class PruneDecision:
         return f"{'delete' if self.deletes else 'keep'} {self.item.kind} {self.item.name}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class PrunePlan:
-    decisions: tuple[PruneDecision, ...]
-
-    @property
-    def delete(self) -> tuple[Prunable, ...]:
-        return tuple(decision.item for decision in self.decisions if decision.deletes)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.decisions))
-
-
 def exposed_claims(claims: Iterable[Manifest]) -> list[Prunable]:
     """Return the PVCs that kubetrain created to expose a version; others are never pruned."""
     return [_prunable(claim) for claim in claims if is_exposed(claim)]
@@ -102,19 +89,13 @@ def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Us
 
 
 def plan_pruning(
-    items: Iterable[Prunable], uses: Iterable[Use], *, keep: int, current: str, now: datetime
-) -> PrunePlan:
-    """Decide what to delete, keeping the newest items of each source.
-
-    Raises:
-        InvalidSetting: if keep is less than one version.
-    """
-    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
-        raise InvalidSetting(f"keep_versions must be a whole number of at least 1, not {keep!r}")
-    uses, decisions = list(uses), list[PruneDecision]()
+    items: Iterable[Prunable], uses: list[Use], *, keep: int, current: str, now: datetime
+) -> list[PruneDecision]:
+    """Decide what to delete, keeping the newest items of each source."""
+    decisions = list[PruneDecision]()
     for _, group in groupby(sorted(items, key=_group), key=_group):
         decisions += _decide(list(group), uses, keep, current, now)
-    return PrunePlan(tuple(decisions))
+    return decisions
 
 
 def _prunable(claim: Manifest) -> Prunable:

@@ -14,7 +14,7 @@ def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> None:
     """
     now = datetime.now(UTC)
     items = exposed_claims(claims.all())
-    for decision in plan_pruning(items, uses_now(claims, now), keep=keep, current=current, now=now).decisions:
+    for decision in plan_pruning(items, uses_now(claims, now), keep=keep, current=current, now=now):
         if decision.deletes and claims.delete(decision.item.name, decision.item.preconditions):
             say(str(decision))
 

@@ -10,14 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kubetrain_components.expose_dataset.prune import (
-    Prunable,
-    PruneDecision,
-    PrunePlan,
-    Use,
-    plan_pruning,
-    staged_versions,
-)
+from kubetrain_components.expose_dataset.prune import Prunable, PruneDecision, Use, plan_pruning, staged_versions
 from kubetrain_components.sync_dataset.leftovers import PRUNED, delete_tree, leftovers
 from kubetrain_components.sync_dataset.locks import InUse, delete_lock, version_locked
 from kubetrain_components.sync_dataset.publish import published_versions
@@ -27,7 +20,9 @@ from kubetrain_trainer.termination import report_result
 VOLUME = "staging"
 
 
-def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime) -> PrunePlan:
+def prune_versions(
+    staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime
+) -> list[PruneDecision]:
     """Delete unused versions, except those that a sync is making or checking.
 
     Args:
@@ -41,8 +36,8 @@ def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[s
     versions = [version for version, used in published if used]
     last_used = {version.path.name: used for version, used in published if used}
     items = staged_versions([version.header for version in versions], [VOLUME], last_used)
-    plan = plan_pruning(items, uses, keep=keep, current=current, now=now)
-    return PrunePlan(tuple(_carry_out(staging, decision, last_used) for decision in plan.decisions))
+    decisions = plan_pruning(items, uses, keep=keep, current=current, now=now)
+    return [_carry_out(staging, decision, last_used) for decision in decisions]
 
 
 def _carry_out(staging: Path, decision: PruneDecision, used_at: dict[str, str]) -> PruneDecision:
@@ -91,17 +86,15 @@ def main() -> None:
         "--in-use", action="append", default=[], help="path on the volume that may be in use (repeatable)"
     )
     arguments = parser.parse_args()
-    plan = prune_versions(
+    decisions = prune_versions(
         arguments.staging,
         keep=arguments.keep,
         current=arguments.current,
         in_use=arguments.in_use,
         now=datetime.now(UTC),
     )
-    print(plan, flush=True)
-    report_result(
-        {"status": "completed", "deleted": len(plan.delete), "versions": len(plan.decisions) - len(plan.delete)}
-    )
+    print(*decisions, sep="\n", flush=True)
+    report_result({"status": "completed"})
 
 
 if __name__ == "__main__":
