@@ -318,7 +318,7 @@ class TestPruneVersions:
         return [path.name for path in sorted(versions, key=lambda path: path.stat().st_mtime)]
 
     def _prune(self, staging: Path, keep: int = 1, current: str = "", in_use: tuple[str, ...] = ()) -> None:
-        prune_versions(staging, keep=keep, current=current, in_use=in_use, now=datetime.now(UTC))
+        prune_versions(staging, keep=keep, current=current, in_use=in_use)
 
     def test_the_newest_the_current_and_used_versions_are_kept(self, staging: Path) -> None:
         oldest, second, _, newest = self._digests(staging)

@@ -440,53 +440,53 @@ class TestReuse:
 
 class TestUses:
     def test_a_pod_uses_the_claims_it_mounts(self) -> None:
-        (use,) = uses_of([pod(pod_spec(subPath="versions/x/data"))])
+        (use,) = uses_of([pod(pod_spec(subPath="versions/x/data"))], NOW)
         assert (use.by, use.claim, use.sub_path) == ("pod or job p", NAME, "versions/x/data")
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
     def test_a_finished_pod_uses_nothing(self, phase: str) -> None:
-        assert uses_of([pod(pod_spec(), phase, **{"kubetrain/dataset": DIGEST})]) == []
+        assert uses_of([pod(pod_spec(), phase, **{"kubetrain/dataset": DIGEST})], NOW) == []
 
     @pytest.mark.parametrize("phase", ["Pending", "Unknown", "Something new"])
     def test_any_other_pod_does(self, phase: str) -> None:
-        assert uses_of([pod(pod_spec(), phase)])
-        assert uses_of([{"metadata": {"name": "p"}, "spec": pod_spec()}])
+        assert uses_of([pod(pod_spec(), phase)], NOW)
+        assert uses_of([{"metadata": {"name": "p"}, "spec": pod_spec()}], NOW)
 
     @pytest.mark.parametrize("kind", ["initContainers", "ephemeralContainers"])
     def test_every_kind_of_container_mounts(self, kind: str) -> None:
         spec = pod_spec(subPath="a")
         spec[kind] = [{"name": "i", "volumeMounts": [{"name": "data", "mountPath": "/i", "subPath": "b"}]}]
-        assert {use.sub_path for use in uses_of([pod(spec)])} == {"a", "b"}
+        assert {use.sub_path for use in uses_of([pod(spec)], NOW)} == {"a", "b"}
 
     @pytest.mark.parametrize("mount", [{}, {"subPathExpr": "versions/$(DIGEST)"}])
     def test_an_unclear_path_is_the_whole_volume(self, mount: dict[str, str]) -> None:
-        assert [use.sub_path for use in uses_of([pod(pod_spec(**mount))])] == [""]
+        assert [use.sub_path for use in uses_of([pod(pod_spec(**mount))], NOW)] == [""]
         unmounted = {**pod_spec(), "containers": [{"name": "c"}]}
-        assert [use.sub_path for use in uses_of([pod(unmounted)])] == [""]
+        assert [use.sub_path for use in uses_of([pod(unmounted)], NOW)] == [""]
 
     def test_the_mounts_of_other_volumes_do_not_count(self) -> None:
         spec = pod_spec(subPath="a")
         spec["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm", "subPath": "b"})
-        assert [use.sub_path for use in uses_of([pod(spec)])] == ["a"]
+        assert [use.sub_path for use in uses_of([pod(spec)], NOW)] == ["a"]
 
     def test_what_mounts_nothing_uses_nothing(self) -> None:
         bare = {"containers": [{"name": "c"}]}
-        assert uses_of([pod(bare), pod({**bare, "volumes": None}), {"metadata": {"name": "x"}}]) == []
+        assert uses_of([pod(bare), pod({**bare, "volumes": None}), {"metadata": {"name": "x"}}], NOW) == []
 
     @pytest.mark.parametrize("kind", ["PyTorchJob", "TFJob", "Job", "CronJob", "VolcanoJob"])
     def test_jobs_use_what_their_templates_mount(self, kind: str) -> None:
-        assert [(use.by, use.claim) for use in uses_of([job(kind)])] == [(f"{kind} j", NAME)]
+        assert [(use.by, use.claim) for use in uses_of([job(kind)], NOW)] == [(f"{kind} j", NAME)]
 
     @pytest.mark.parametrize("condition", ["Succeeded", "Failed", "Complete", "Completed"])
     def test_a_finished_job_uses_nothing(self, condition: str) -> None:
-        assert uses_of([job("PyTorchJob", "Created", "Running-", condition)]) == []
+        assert uses_of([job("PyTorchJob", "Created", "Running-", condition)], NOW) == []
 
     @pytest.mark.parametrize("conditions", [(), ("Created", "Running"), ("Failed-", "Restarting"), ("Suspended",)])
     def test_any_other_job_does(self, conditions: tuple[str, ...]) -> None:
-        assert uses_of([job("PyTorchJob", *conditions)])
+        assert uses_of([job("PyTorchJob", *conditions)], NOW)
 
     def test_a_job_needs_the_version_on_its_label(self) -> None:
-        uses = uses_of([job("Job", **{"kubetrain/dataset": DIGEST})])
+        uses = uses_of([job("Job", **{"kubetrain/dataset": DIGEST})], NOW)
         assert DIGEST in [use.digest for use in uses]
 
     def test_a_job_that_has_just_ended_keeps_its_version(self) -> None:
@@ -498,21 +498,21 @@ class TestUses:
     def test_a_clone_that_is_not_filled_yet_needs_its_source(self) -> None:
         pending = claim_of()
         pending["status"] = {"phase": "Pending"}
-        (use,) = uses_of([pending, claim_of(OTHER)])
+        (use,) = uses_of([pending, claim_of(OTHER)], NOW)
         assert (use.claim, use.sub_path, use.digest) == ("staging", f"versions/{DIGEST}", "")
         assert "not filled yet" in use.by
         pending["metadata"]["labels"] = {}
-        assert uses_of([pending])[0].sub_path == "", "a PVC without our label copies the whole volume"
+        assert uses_of([pending], NOW)[0].sub_path == "", "a PVC without our label copies the whole volume"
 
     def test_other_claims_use_nothing(self) -> None:
         plain = {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Pending"}}
         source = {"kind": "VolumeSnapshot", "name": "staging"}
         restored = {**plain, "spec": {**plain["spec"], "dataSource": source}}
-        assert uses_of([restored, plain]) == []
+        assert uses_of([restored, plain], NOW) == []
 
 
 def deleted(items: list[Any], uses: list[Any] | None = None, keep: int = 1, current: str = "") -> list[str]:
-    plan = plan_pruning(items, uses_of(uses or []), keep=keep, current=current, now=NOW)
+    plan = plan_pruning(items, uses_of(uses or [], NOW), keep=keep, current=current, now=NOW)
     return [decision.item.digest for decision in plan if decision.deletes]
 
 
@@ -526,12 +526,12 @@ class TestPruning:
     def test_versions_on_the_staging_volume_are_pruned_alike(self) -> None:
         made = digests(3)
         headers = [header(digest, days_old=number + 2) for number, digest in enumerate(made)]
-        assert deleted(staged_versions(headers, ["staging"], {})) == made[1:]
+        assert deleted(staged_versions(headers, "staging", {})) == made[1:]
 
     def test_every_source_has_its_own_newest_and_so_have_claims_and_versions(self) -> None:
         made = digests(4)
         claims = [claim_of(made[0], 2), claim_of(made[1], 3), claim_of(made[2], 4, source="s3://bucket/other")]
-        items = exposed_claims(claims) + staged_versions([header(made[3], 5)], ["staging"], {})
+        items = exposed_claims(claims) + staged_versions([header(made[3], 5)], "staging", {})
         assert deleted(items) == [made[1]]
 
     def test_items_younger_than_a_day_stay(self) -> None:
@@ -539,7 +539,7 @@ class TestPruning:
         claims = [claim_of(made[0], 0), claim_of(made[1], 0.999), claim_of(made[2], 1)]
         assert deleted(exposed_claims(claims)) == [made[2]]
         headers = [header(made[0], 0), header(made[1], 0.999), header(made[2], 1)]
-        assert deleted(staged_versions(headers, [], {})) == [made[2]]
+        assert deleted(staged_versions(headers, "staging", {})) == [made[2]]
 
     def test_items_used_less_than_a_day_ago_stay(self) -> None:
         made = digests(3)
@@ -549,7 +549,7 @@ class TestPruning:
         assert deleted(exposed_claims(claims), keep=2) == [made[2]]
         headers = [header(digest, days_old) for digest, days_old in zip(made, (3, 30, 40), strict=True)]
         taken = {made[1]: "2026-11-21T07:00:00Z"}
-        assert deleted(staged_versions(headers, [], taken), keep=1) == [made[0], made[2]], "it is the newest now"
+        assert deleted(staged_versions(headers, "staging", taken), keep=1) == [made[0], made[2]], "it is the newest now"
 
     def test_an_older_last_used_annotation_changes_nothing(self) -> None:
         made = digests(2)
@@ -566,7 +566,7 @@ class TestPruning:
         claims = [claim_of(made[0], 2), claim_of(made[1], 9, creationTimestamp=stamp), claim_of(made[2], 9)]
         assert deleted(exposed_claims(claims)) == [made[2]], "and it does not count among the newest"
         headers = [header(made[0], 2), {**header(made[1]), "created": stamp}, header(made[2], 9)]
-        assert deleted(staged_versions(headers, [], {})) == [made[2]]
+        assert deleted(staged_versions(headers, "staging", {})) == [made[2]]
 
     def test_items_with_an_unreadable_last_used_annotation_stay(self) -> None:
         claims = [claim_of(digests(2)[0], 2), claim_of(digests(2)[1], 9)]
@@ -598,7 +598,6 @@ class TestPruning:
             ("staging", f"versions/{DIGEST}/data", True),
             ("staging", f"versions/{DIGEST}/data/train", True),
             ("staging", f"./versions/{DIGEST}", True),
-            ("static", f"versions/{DIGEST}/data", True),
             ("staging", "versions", True),
             ("staging", "", True),
             ("staging", f"versions/{OTHER}/data", False),
@@ -608,20 +607,20 @@ class TestPruning:
         ],
     )
     def test_a_version_that_a_pod_mounts_stays(self, claim: str, path: str, is_used: bool) -> None:
-        items = staged_versions([header(digests(1)[0], 2), header(DIGEST, 9)], ["staging", "static"], {})
+        items = staged_versions([header(digests(1)[0], 2), header(DIGEST, 9)], "staging", {})
         mounted = pod(pod_spec(claim, **({"subPath": path} if path else {})))
         assert deleted(items, [mounted]) == ([] if is_used else [DIGEST])
 
     def test_a_version_on_the_label_of_a_waiting_job_stays(self) -> None:
         items = exposed_claims([claim_of(OTHER, 2), claim_of(DIGEST, 9)])
-        items += staged_versions([header(OTHER, 2), header(DIGEST, 9)], ["staging"], {})
+        items += staged_versions([header(OTHER, 2), header(DIGEST, 9)], "staging", {})
         assert deleted(items) == [DIGEST, DIGEST]
         assert deleted(items, [job("Job", claim="x", **{"kubetrain/dataset": DIGEST})]) == []
 
     def test_a_version_that_a_clone_still_has_to_copy_stays(self) -> None:
         pending = claim_of()
         pending["status"] = {"phase": "Pending"}
-        items = staged_versions([header(OTHER, 2), header(DIGEST, 9)], ["staging"], {})
+        items = staged_versions([header(OTHER, 2), header(DIGEST, 9)], "staging", {})
         assert deleted(items, [pending]) == []
         assert deleted(exposed_claims([claim_of(OTHER, 2), pending]), [pending]) == [DIGEST], "the clone itself may go"
 
@@ -660,7 +659,7 @@ class TestPruning:
         claims[2]["metadata"]["deletionTimestamp"] = "x"
         claims[4]["metadata"]["creationTimestamp"] = (NOW - timedelta(hours=1)).isoformat()
         claims[5]["metadata"]["creationTimestamp"] = None
-        uses = uses_of([job("TFJob", claim=f"ds-staging-digits-{made[3]}")])
+        uses = uses_of([job("TFJob", claim=f"ds-staging-digits-{made[3]}")], NOW)
         plan = plan_pruning(exposed_claims(claims), uses, keep=1, current=made[6], now=NOW)
         assert [str(decision) for decision in plan] == [
             f"keep PVC ds-staging-digits-{made[4]}: created or used less than a day ago",
@@ -673,5 +672,5 @@ class TestPruning:
         ]
         (kept,) = plan_pruning(exposed_claims(claims[:1]), [], keep=1, current="", now=NOW)
         assert str(kept) == f"keep PVC ds-staging-digits-{made[0]}: among the 1 newest"
-        (kept,) = plan_pruning(staged_versions([header(DIGEST)], [], {}), [], keep=3, current="", now=NOW)
+        (kept,) = plan_pruning(staged_versions([header(DIGEST)], "staging", {}), [], keep=3, current="", now=NOW)
         assert str(kept) == f"keep version versions/{DIGEST}: among the 3 newest"

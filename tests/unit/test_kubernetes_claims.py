@@ -1,6 +1,7 @@
 """The users of PVCs on a cluster: what is kept of them decides the same as all of it."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kubetrain_components.jobs.kubernetes.manifests.job_manifest import job_mani
 from support.api_server import PODS, ApiServer, answer, not_served
 from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob
 
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "staging"}}
 BULK = {"managedFields": [{"fieldsV1": {f"f:{number}": {} for number in range(200)}}]}
 
@@ -51,14 +53,14 @@ USERS = [
 def test_the_kept_part_of_a_user_tells_the_same_uses(user: dict[str, Any]) -> None:
     kept = evidence_of_use(user)
     kind = {"kind": user.get("kind", "Pod")}
-    assert uses_of([kept | kind]) == uses_of([user | kind])
+    assert uses_of([kept | kind], NOW) == uses_of([user | kind], NOW)
     assert len(json.dumps(kept)) < max(0.1 * len(json.dumps(user)), 1500)
 
 
 def test_a_train_job_uses_its_dataset_version_before_it_has_pods() -> None:
     """Its runtime has the volumes, so that its label says which version it uses."""
     waiting = evidence_of_use(job_manifest(trainjob())) | {"kind": "TrainJob"}
-    assert [(use.digest, use.claim) for use in uses_of([waiting])] == [("0123456789abcdef", "")]
+    assert [(use.digest, use.claim) for use in uses_of([waiting], NOW)] == [("0123456789abcdef", "")]
 
 
 def test_a_cluster_without_trainer_may_refuse_to_list_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

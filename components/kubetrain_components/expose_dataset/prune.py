@@ -45,8 +45,10 @@ class Prunable:
     source: str
     last_used: datetime | None
     """When a run last created or used it; None: unreadable."""
-    path_by_claim: Mapping[str, str] = field(default_factory=dict)
-    """Its path on the volume of each PVC that contains it."""
+    claim: str
+    """The PVC that has it."""
+    path: str = ""
+    """Its path on the volume of the PVC; empty: the whole volume."""
     is_deleting: bool = False
     preconditions: Mapping[str, str] = field(default_factory=dict)
     """uid and resourceVersion, so that an item used or recreated after the plan is not deleted."""
@@ -67,19 +69,17 @@ def exposed_claims(claims: Iterable[Manifest]) -> list[Prunable]:
     return [_prunable(claim) for claim in claims if is_exposed(claim)]
 
 
-def staged_versions(
-    headers: Iterable[Mapping[str, Any]], claims: Iterable[str], last_used: Mapping[str, str]
-) -> list[Prunable]:
+def staged_versions(headers: Iterable[Mapping[str, Any]], claim: str, last_used: Mapping[str, str]) -> list[Prunable]:
     """Return the versions with these manifest headers.
 
     Args:
-        claims: Names of the PVCs on the staging volume: the staging PVC and static ones.
+        claim: Name of the staging PVC.
         last_used: Time at which a run last reused each version, by digest; headers do not record it.
     """
-    return [_staged_version(header, list(claims), last_used) for header in headers]
+    return [_staged_version(header, claim, last_used) for header in headers]
 
 
-def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Use]:
+def uses_of(objects: Iterable[Manifest], now: datetime) -> list[Use]:
     """Return the uses of versions by active pods, jobs of any kind, and PVCs.
 
     Jobs count in addition to pods, because a job has no pods while it is queued or between two attempts. A job that
@@ -107,13 +107,13 @@ def _prunable(claim: Manifest) -> Prunable:
         digest=metadata["labels"][DATASET_LABEL],
         source=annotations.get(SOURCE_ANNOTATION, ""),
         last_used=_later(metadata.get("creationTimestamp"), annotations.get(LAST_USED_ANNOTATION)),
-        path_by_claim={metadata["name"]: ""},
+        claim=metadata["name"],
         is_deleting=bool(metadata.get("deletionTimestamp")),
         preconditions={key: metadata[key] for key in ("uid", "resourceVersion")},
     )
 
 
-def _staged_version(header: Mapping[str, Any], claims: list[str], last_used: Mapping[str, str]) -> Prunable:
+def _staged_version(header: Mapping[str, Any], claim: str, last_used: Mapping[str, str]) -> Prunable:
     path = version_path(header["digest"])
     return Prunable(
         kind="version",
@@ -121,7 +121,8 @@ def _staged_version(header: Mapping[str, Any], claims: list[str], last_used: Map
         digest=header["digest"],
         source=header["source"],
         last_used=_later(header["created"], last_used.get(header["digest"])),
-        path_by_claim=dict.fromkeys(claims, path),
+        claim=claim,
+        path=path,
     )
 
 
@@ -149,11 +150,11 @@ def _is_over(each: Manifest) -> bool:
     )
 
 
-def _uses_after_end(each: Manifest, now: datetime | None) -> Iterator[Use]:
+def _uses_after_end(each: Manifest, now: datetime) -> Iterator[Use]:
     conditions = (each.get("status") or {}).get("conditions") or []
     ends = [_parse_time(condition.get("lastTransitionTime")) for condition in conditions]
     digest = (each["metadata"].get("labels") or {}).get(DATASET_LABEL, "")
-    if now and digest and "accessModes" not in each["spec"] and any(end and now - end < YOUNG for end in ends):
+    if digest and "accessModes" not in each["spec"] and any(end and now - end < YOUNG for end in ends):
         yield Use(by=f"{_name(each)}, which ended less than a day ago", digest=digest)
 
 
@@ -229,10 +230,7 @@ def _reason_to_keep(item: Prunable, uses: list[Use], current: str, now: datetime
 
 
 def _concerns(use: Use, item: Prunable) -> bool:
-    if use.digest == item.digest:
-        return True
-    path = item.path_by_claim.get(use.claim)
-    return path is not None and _overlap(use.sub_path, path)
+    return use.digest == item.digest or (use.claim == item.claim and _overlap(use.sub_path, item.path))
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -12,12 +12,11 @@ def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> None:
     Raises:
         KubetrainError: if our account may not list the users of PVCs; then nothing is deleted.
     """
-    now = datetime.now(UTC)
     items = exposed_claims(claims.all())
-    for decision in plan_pruning(items, uses_now(claims, now), keep=keep, current=current, now=now):
+    for decision in plan_pruning(items, uses_now(claims), keep=keep, current=current, now=datetime.now(UTC)):
         if decision.deletes and claims.delete(decision.item.name, decision.item.preconditions):
             say(str(decision))
 
 
-def uses_now(claims: Claims, now: datetime) -> list[Use]:
-    return uses_of([*claims.all(), *claims.users()], now)
+def uses_now(claims: Claims) -> list[Use]:
+    return uses_of([*claims.all(), *claims.users()], datetime.now(UTC))

@@ -1,7 +1,6 @@
 """The step on a cluster: create PVCs, run the transfer job, expose the version to training pods, prune old versions."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | N
     if exposure.mode is ExposureMode.STATIC:
         return None  # it is unknown who else reads the administrator's storage
     paths = dict[str, str]()
-    for use in uses_now(claims, datetime.now(UTC)):
+    for use in uses_now(claims):
         if use.claim == exposure.storage.staging_claim:
             paths[use.sub_path] = use.by
         elif use.digest:

@@ -20,9 +20,7 @@ from kubetrain_trainer.termination import report_result
 VOLUME = "staging"
 
 
-def prune_versions(
-    staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime
-) -> list[PruneDecision]:
+def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[str]) -> list[PruneDecision]:
     """Delete unused versions, except those that a sync is making or checking.
 
     Args:
@@ -35,8 +33,8 @@ def prune_versions(
     published = [(version, _time_of(version.path)) for version in published_versions(staging)]
     versions = [version for version, used in published if used]
     last_used = {version.path.name: used for version, used in published if used}
-    items = staged_versions([version.header for version in versions], [VOLUME], last_used)
-    decisions = plan_pruning(items, uses, keep=keep, current=current, now=now)
+    items = staged_versions([version.header for version in versions], VOLUME, last_used)
+    decisions = plan_pruning(items, uses, keep=keep, current=current, now=datetime.now(UTC))
     return [_carry_out(staging, decision, last_used) for decision in decisions]
 
 
@@ -87,11 +85,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     decisions = prune_versions(
-        arguments.staging,
-        keep=arguments.keep,
-        current=arguments.current,
-        in_use=arguments.in_use,
-        now=datetime.now(UTC),
+        arguments.staging, keep=arguments.keep, current=arguments.current, in_use=arguments.in_use
     )
     print(*decisions, sep="\n", flush=True)
     report_result({"status": "completed"})
