@@ -19,7 +19,7 @@ from kubetrain_components.jobs.job_identity import slug
 from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.open_store import without_secrets
-from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.errors import InvalidSetting
 
 DATASET_LABEL = LABEL_PREFIX + "dataset"
 EXPOSURE_LABEL = LABEL_PREFIX + "exposure"
@@ -52,17 +52,15 @@ class ExposureRequest:
     digest: str
     source: str
     bytes: int
-    mode: str = ExposureMode.AUTO
+    mode: ExposureMode = ExposureMode.AUTO
     static_claim: str = ""
 
     def __post_init__(self) -> None:
-        if self.mode not in set(ExposureMode):
-            raise InvalidSetting(f"unknown exposure '{self.mode}': {did_you_mean(self.mode, set(ExposureMode))}")
         if not DIGEST.fullmatch(self.digest):
             raise InvalidSetting(f"dataset digest '{self.digest}' must be 16 hex digits, as in the version's name")
         if self.static_claim:
             check_object_name("static_claim", self.static_claim)
-        if bool(self.static_claim) != (self.mode == ExposureMode.STATIC):
+        if bool(self.static_claim) != (self.mode is ExposureMode.STATIC):
             raise InvalidSetting(
                 f"exposure '{self.mode}' and static_claim '{self.static_claim}' do not fit together: set static_claim, "
                 "the name of the administrator's ReadOnlyMany PVC, for exposure static and for no other"
@@ -127,10 +125,10 @@ def plan_exposure(request: ExposureRequest, storage: StorageFacts) -> Exposure:
     Raises:
         CannotExpose: if the requested mode, or for auto every mode, is known not to work.
     """
-    if request.mode == ExposureMode.AUTO:
+    if request.mode is ExposureMode.AUTO:
         mode, reason = _choose(storage)
     else:
-        mode, reason = ExposureMode(request.mode), "as configured"
+        mode, reason = request.mode, "as configured"
         if (objection := _objection(mode, storage)) is not None:
             raise CannotExpose(f"exposure '{mode}' cannot work: {objection}", _remedy(storage))
     return Exposure(request=request, storage=storage, mode=mode, reason=reason)

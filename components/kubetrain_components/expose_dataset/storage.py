@@ -40,7 +40,7 @@ class Storage(Settings):
             digest=digest,
             source=source,
             bytes=size,
-            mode=self.exposure,
+            mode=ExposureMode(self.exposure),
             static_claim=self.static_claim,
         )
 

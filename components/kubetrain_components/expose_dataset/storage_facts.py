@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Self
 
-from kubetrain_components.jobs.names import check_object_name
-from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
 # Support for cloning and for ReadOnlyMany filesystems; None: unknown or irrelevant.
@@ -41,10 +39,6 @@ class StorageFacts:
     """False: a PVC stays Pending until a pod uses it (WaitForFirstConsumer)."""
     can_clone: bool | None = None
     can_read_only_many: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_object_name("staging_claim", self.staging_claim)
-        whole_amount(self.size)
 
     @classmethod
     def read(cls, claim: Manifest, storage_class: Manifest | None) -> Self:
