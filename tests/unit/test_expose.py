@@ -46,11 +46,7 @@ STAGING_CLAIM: dict[str, Any] = {
 }
 METADATA = {
     "name": NAME,
-    "labels": {
-        "app.kubernetes.io/managed-by": "kubetrain",
-        "kubetrain/dataset": DIGEST,
-        "kubetrain/exposure": "clone",
-    },
+    "labels": {"app.kubernetes.io/managed-by": "kubetrain", "kubetrain/dataset": DIGEST},
     "annotations": {"kubetrain/source": SOURCE},
 }
 
@@ -353,7 +349,7 @@ class TestReuse:
                 lambda claim: claim["metadata"]["labels"].update({"app.kubernetes.io/managed-by": "Helm"}),
                 "was not created by kubetrain",
             ),
-            (lambda claim: claim["metadata"]["labels"].pop("kubetrain/exposure"), "was not created by kubetrain"),
+            (lambda claim: claim["metadata"]["labels"].pop("kubetrain/dataset"), "was not created by kubetrain"),
             (
                 lambda claim: claim["metadata"]["labels"].update({"kubetrain/dataset": OTHER}),
                 f"has version {OTHER}, not {DIGEST}",
@@ -639,8 +635,7 @@ class TestPruning:
             None,
             {**METADATA["labels"], "app.kubernetes.io/managed-by": "Helm"},
             {"app.kubernetes.io/managed-by": "kubetrain"},
-            {"app.kubernetes.io/managed-by": "kubetrain", "kubetrain/dataset": DIGEST},
-            {**METADATA["labels"], "kubetrain/exposure": "static"},
+            {"kubetrain/dataset": DIGEST},
             {**METADATA["labels"], "kubetrain/dataset": "x"},
         ],
     )

@@ -22,7 +22,6 @@ from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_trainer.errors import InvalidSetting
 
 DATASET_LABEL = LABEL_PREFIX + "dataset"
-EXPOSURE_LABEL = LABEL_PREFIX + "exposure"
 SOURCE_ANNOTATION = LABEL_PREFIX + "source"
 LAST_USED_ANNOTATION = LABEL_PREFIX + "last-used"
 DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -113,7 +112,7 @@ class Exposure:
             spec["storageClassName"] = self.storage.storage_class
         metadata = {
             "name": self.claim,
-            "labels": {**MANAGED_BY, DATASET_LABEL: self.request.digest, EXPOSURE_LABEL: self.mode.value},
+            "labels": {**MANAGED_BY, DATASET_LABEL: self.request.digest},
             "annotations": {SOURCE_ANNOTATION: without_secrets(self.request.source)},
         }
         return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
@@ -148,8 +147,7 @@ def is_exposed(claim: Manifest) -> bool:
     """Return True for PVCs that expose a version; staging and output PVCs carry only MANAGED_BY."""
     labels = claim["metadata"].get("labels") or {}
     is_ours = labels.items() >= MANAGED_BY.items()
-    is_clone = labels.get(EXPOSURE_LABEL) == ExposureMode.CLONE
-    return is_ours and is_clone and bool(DIGEST.fullmatch(labels.get(DATASET_LABEL, "")))
+    return is_ours and bool(DIGEST.fullmatch(labels.get(DATASET_LABEL, "")))
 
 
 def _choose(storage: StorageFacts) -> tuple[ExposureMode, str]:
