@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
-from queue import Full, Queue, SimpleQueue
+from operator import call
+from queue import Full, Queue
 from tempfile import TemporaryFile
 from typing import IO, TypeVar
 
@@ -169,27 +170,17 @@ def _folders_above(paths: Sequence[str], prefix: str) -> list[str]:
     return sorted({path[: end + 1] for path, end in ends})
 
 
-def _run_in_parallel(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]]:
-    """Run calls in parallel and return their results in order; daemon threads do not block exit if a server hangs."""
-    ends = [SimpleQueue[list[T] | BaseException]() for _ in calls]
-
-    def run(number: int) -> None:
-        try:
-            ends[number].put(calls[number]())
-        except BaseException as error:  # noqa: BLE001 - for the thread that waits for it
-            ends[number].put(error)
-
-    for number in range(len(calls)):
-        threading.Thread(target=run, args=(number,), daemon=True).start()
-    for end in ends:
-        outcome = end.get()
-        if isinstance(outcome, BaseException):
-            raise outcome
-        yield outcome
+def _run_in_parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Run calls in parallel and return their results, in any order."""
+    with closing(_merged([map(call, [item]) for item in calls])) as results:
+        return [result for _, result in results]
 
 
 def _merged(ranges: Sequence[Iterator[T]]) -> Generator[tuple[int, T], None, None]:
-    """Read the ranges in parallel and yield their pages as they come, with the number of the range."""
+    """Read the ranges in parallel and yield their pages as they come, with the number of the range.
+
+    Daemon threads do not block exit if a server hangs.
+    """
     waiting, is_over = Queue[tuple[int, T] | BaseException | None](MAX_WAITING_PAGES), threading.Event()
 
     def put(outcome: tuple[int, T] | BaseException | None) -> bool:
