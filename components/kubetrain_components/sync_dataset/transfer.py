@@ -141,12 +141,12 @@ def preview_sync(store: ObjectStore, staging: Path) -> SyncPreview:
 def _preview(staging: Path, plan: SyncPlan) -> SyncPreview:
     if is_published(staging, plan):
         return SyncPreview(plan=plan, exists=True)
-    counts = {True: 0, False: 0}
-    size = 0
+    count = size = 0
     for each, reusable in find_reusable(staging, plan.objects):
-        counts[reusable is None] += 1
-        size += 0 if reusable else each.size
-    return SyncPreview(plan=plan, exists=False, to_download=counts[True], to_download_bytes=size, to_link=counts[False])
+        if reusable is None:
+            count, size = count + 1, size + each.size
+    to_link = len(plan.objects) - count
+    return SyncPreview(plan=plan, exists=False, to_download=count, to_download_bytes=size, to_link=to_link)
 
 
 def _list(store: ObjectStore, folder: Path | None = None) -> SyncPlan:
