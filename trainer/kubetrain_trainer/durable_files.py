@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from kubetrain_trainer.failures import os_error_behind
 CHUNK_BYTES = 1 << 20
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    write_all_atomically(path, [data])
+def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
+    write_all_atomically(path, [data], mode)
 
 
-def write_all_atomically(path: Path, parts: Iterable[bytes]) -> None:
-    """Write to a temporary file, flush it, then rename it, so that readers never see a partial file."""
+def write_all_atomically(path: Path, parts: Iterable[bytes], mode: int = 0o666) -> None:
+    """Write to a temporary file, flush it, then rename it, so that readers never see a partial file.
+
+    Args:
+        mode: The permissions, which the umask may reduce.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with with_filename(path), temporary.open("wb") as file:
+        with with_filename(path), open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
