@@ -29,6 +29,14 @@ def test_its_pipelines_are_compiled_and_drift_is_detected(repository: Path) -> N
     assert "constant: 0.9" in changed.output
 
 
+def test_below_its_root_the_same_pipelines_are_compiled(repository: Path) -> None:
+    (repository / "docs").mkdir()
+    for folder in (repository, repository / "docs"):
+        assert kubetrain("compile", cwd=folder).output == "wrote compiled/nightly.yaml\n"
+    above, below = ((folder / "compiled" / "nightly.yaml") for folder in (repository, repository / "docs"))
+    assert above.read_bytes() == below.read_bytes()
+
+
 def test_its_images_its_step_and_its_settings_of_the_launch_task(repository: Path) -> None:
     kubetrain("compile", cwd=repository)
     spec, platform = yaml.safe_load_all((repository / "compiled" / "nightly.yaml").read_text())

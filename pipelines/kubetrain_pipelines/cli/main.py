@@ -55,7 +55,7 @@ def run(**options: Any) -> None:
 def compile_(check: bool, output: Path, **output_format: Any) -> None:
     """Compile pipelines to YAML.
 
-    These are the pipelines of [tool.kubetrain] in this folder's pyproject.toml, or else kubetrain's own.
+    These are the pipelines of [tool.kubetrain] in the nearest pyproject.toml upward, or else kubetrain's own.
     """
     from kubetrain_pipelines.definitions.compile import OutputFormat, check_compiled, write_compiled
 

@@ -1,6 +1,6 @@
 """Compile the pipelines to YAML files, or check that existing files are current.
 
-The pipelines are those of the repository in the current folder, or else kubetrain's own.
+The pipelines are those of the repository around the current folder, or else kubetrain's own.
 """
 
 import difflib
@@ -54,17 +54,18 @@ def pipelines() -> dict[str, Any]:
         InvalidSetting: if two have the same name, which is also that of the compiled file.
     """
     found: dict[str, str] = {}
-    for path in project().pipelines or map(function_path, PIPELINES):
+    repository = project()
+    for path in repository.pipelines or map(function_path, PIPELINES):
         name = path.partition(":")[2]
         if name in found:
             raise InvalidSetting(f"{found[name]} and {path} both compile to {name}.yaml: rename one of the functions")
         found[name] = path
-    return {name: _load(path) for name, path in found.items()}
+    return {name: _load(path, repository.path.parent) for name, path in found.items()}
 
 
-def _load(path: str) -> Any:
+def _load(path: str, folder: Path) -> Any:
     try:
-        return load_function(path)
+        return load_function(path, folder)
     except InvalidSetting:
         raise
     except (TypeError, ValueError) as error:  # KFP builds a pipeline when its module is imported

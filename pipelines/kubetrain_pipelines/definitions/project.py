@@ -1,4 +1,4 @@
-"""A team's own repository: the table [tool.kubetrain] in the pyproject.toml of the current folder.
+"""A team's own repository: the table [tool.kubetrain] in a pyproject.toml, of the current folder or one above it.
 
 [tool.kubetrain]
 pipelines = ["team_pipelines.nightly:nightly"]  # functions with @dsl.pipeline (default: kubetrain's own)
@@ -8,10 +8,10 @@ image_pull_secrets = ["registry"]  # secrets with which the pods of the pipeline
 components = "registry.example.com/kubetrain/components@sha256:…"
 """
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,20 @@ IMAGES = ("components", *PACKAGES)
 
 @dataclass(frozen=True)
 class Project:
+    path: Path
+    """The pyproject.toml, which exists if it has the table."""
     pipelines: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
 
 
-@cache
-def project(folder: Path | None = None) -> Project:
+def project() -> Project:
     """Read the table, which may be missing.
 
     Raises:
         InvalidSetting: if the file is not valid TOML, a name is unknown, or a value is invalid.
     """
-    path = (folder or Path.cwd()) / "pyproject.toml"
-    table = _table(path)
+    path, table = _nearest_table()
     _check_names(path, "tool.kubetrain", table, ("pipelines", "images", "image_pull_secrets"))
     images = table.get("images", {})
     _check_names(path, "tool.kubetrain.images", images, IMAGES)
@@ -48,7 +48,21 @@ def project(folder: Path | None = None) -> Project:
         raise InvalidSetting(
             f'{path}: pipelines must be a list like ["package.module:function"], not {list(pipelines)}'
         )
-    return Project(pipelines, images, secrets)
+    return Project(path, pipelines, images, secrets)
+
+
+def _nearest_table() -> tuple[Path, Mapping[str, Any]]:
+    """Return the first table upward from the current folder, and its file."""
+    here, *above = (folder / "pyproject.toml" for folder in (Path.cwd(), *Path.cwd().parents))
+    for path in (here, *filter(_is_ours, above)):
+        if table := _table(path):
+            return path, table
+    return here, {}
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether the file belongs to this user or root: it names code, and in /tmp anyone can leave one."""
+    return path.is_file() and path.stat().st_uid in (os.getuid(), 0)
 
 
 def _table(path: Path) -> Mapping[str, Any]:

@@ -8,15 +8,19 @@ from typing import Any
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 
-def load_function(path: str) -> Any:
-    """Import the function. Its module may be in the working directory, whose files replace no library.
+def load_function(path: str, folder: Path | None = None) -> Any:
+    """Import the function.
+
+    Args:
+        folder: A folder that may have its module, and whose files replace no library; None: the working directory.
 
     Raises:
         InvalidSetting: if the module or the function does not exist.
     """
     module_name, _, function = path.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    place = str(folder or Path.cwd())
+    if place not in sys.path:
+        sys.path.append(place)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
