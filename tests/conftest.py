@@ -29,6 +29,14 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # at Python's end libraries complain of what was not taken down
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The developer's own contexts would lead tests to a real Kubeflow Pipelines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
     """A real S3 server in a process of its own."""

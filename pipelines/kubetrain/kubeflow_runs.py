@@ -136,9 +136,9 @@ def submit(
         experiment: The experiment, created if missing; empty: Default.
         name: The name of the run; empty: the pipeline's name and the time.
         service_account: The service account of the run's steps; empty: the server's.
-        endpoint: The URL of Kubeflow Pipelines; empty: $KUBETRAIN_KFP_ENDPOINT.
-        namespace: Your profile, if Kubeflow Pipelines is multi-user.
-        token_file: A file with a token; None: $KF_PIPELINES_TOKEN, or the pod's own.
+        endpoint: The URL of Kubeflow Pipelines; empty: $KUBETRAIN_KFP_ENDPOINT, or that of `kubetrain config`.
+        namespace: Your profile, if Kubeflow Pipelines is multi-user; empty: that of `kubetrain config`.
+        token_file: A file with a token; None: $KF_PIPELINES_TOKEN, or that of `kubetrain config`.
         cookie_file: A file with a session cookie; None: $KF_PIPELINES_COOKIE.
         ca_file: The CA certificate of the server.
         parameters: Parameters of the pipeline and settings in them, as `--set` takes them.

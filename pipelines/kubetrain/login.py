@@ -1,10 +1,10 @@
-"""The connection to Kubeflow Pipelines, with the options and environment variables of the commands."""
+"""The connection to Kubeflow Pipelines, configured as for the commands."""
 
 import os
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
@@ -22,20 +22,19 @@ class Login(TypedDict, total=False):
 def connect(**login: Unpack[Login]) -> KfpApi:
     """
     Raises:
-        InvalidSetting: for an unknown argument, or if no endpoint is given or set in the environment, or it is invalid.
+        InvalidSetting: for an unknown argument, or if no endpoint is configured, or it is invalid.
     """
     known = Login.__annotations__
     for name in login.keys() - known:
         raise InvalidSetting(f"unknown argument '{name}' of the connection: {did_you_mean(name, known)}")
-    return KfpApi(
-        Connection(
-            endpoint=login.get("endpoint", ""),
-            namespace=login.get("namespace", ""),
-            token_file=as_path(login.get("token_file")),
-            cookie_file=as_path(login.get("cookie_file")),
-            ca_file=as_path(login.get("ca_file")),
-        )
+    options = ConnectionOptions(
+        endpoint=login.get("endpoint", ""),
+        namespace=login.get("namespace", ""),
+        token_file=as_path(login.get("token_file")),
+        cookie_file=as_path(login.get("cookie_file")),
+        ca_file=as_path(login.get("ca_file")),
     )
+    return KfpApi(options.required_connection())
 
 
 def as_path(given: FilePath | None) -> Path | None:

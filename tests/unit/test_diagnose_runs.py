@@ -19,6 +19,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import PODS, ApiServer
 from support.jobs import job, script
 from support.kfp_runs import Step, kfp_without_cluster, workflow
+from support.kfp_server import KfpServer
 
 DEAD = {"pid": 2**22 + 1, "started": 1.0}
 """The owner of a job or run whose process has ended."""
@@ -124,6 +125,16 @@ def test_a_node_under_pressure_is_evidence(cluster: ApiServer, capsys: pytest.Ca
 def test_a_name_that_does_not_exist_is_an_error(cluster: ApiServer) -> None:
     with pytest.raises(KubetrainError, match="namespace tests has no job or run of this name"):
         diagnose_and_show(DiagnoseOptions(targets=["nosuch"]))
+
+
+def test_a_job_is_found_beside_a_kubeflow_pipelines_that_refuses(
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with KfpServer() as pipelines:
+        pipelines.token = "another"
+        assert shown(capsys, "train", endpoint=pipelines.endpoint)[1].startswith("job train: failed, 1 log read")
+        with pytest.raises(KubetrainError, match=r"namespace kubeflow has no job .*authentication failed"):
+            shown(capsys, "nosuch", endpoint=pipelines.endpoint)
 
 
 def test_a_job_on_this_machine_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from kubetrain_pipelines.kubeflow.kfp_errors import (
     Unreachable,
 )
 from kubetrain_pipelines.kubeflow.run import recent_runs
+from kubetrain_pipelines.kubeflow.token_command import TokenCommand
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import Fault, Handler, answer, cut, hang
 from support.kfp_server import KfpServer
@@ -205,10 +206,11 @@ def ways_to_pass(secret: str, folder: Path) -> list[dict[str, Any]]:
         {"token_file": file},
         {"environment": {"KF_PIPELINES_TOKEN": secret}},
         {"environment": {"KF_PIPELINES_SA_TOKEN_PATH": str(file)}},
+        {"token_command": TokenCommand(f"cat {file}")},
     ]
 
 
-def test_tokens_come_from_an_option_or_a_variable(server: KfpServer, tmp_path: Path) -> None:
+def test_tokens_come_from_an_option_a_variable_or_a_command(server: KfpServer, tmp_path: Path) -> None:
     server.token = CANARY
     for way in ways_to_pass(CANARY, tmp_path):
         assert connect(server, **way).get("/runs") == {}
@@ -297,7 +299,7 @@ def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "no Kubeflow Pipelines endpoint: set --endpoint (in Python: endpoint=) or KUBETRAIN_KFP_ENDPOINT"),
+        ({}, "no Kubeflow Pipelines endpoint: run `kubetrain config set NAME --endpoint URL`, or set --endpoint"),
         ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is not valid"),
         ({"endpoint": "http://host:port"}, "endpoint 'http://host:port' is not valid"),
         ({"endpoint": f"http://me:{CANARY}@[kfp"}, "the endpoint is not a URL"),
@@ -306,7 +308,7 @@ def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp
             {"endpoint": "http://kfp", "token_file": Path("/nosuch")},
             "--token-file /nosuch cannot be read (No such",
         ),
-        ({"endpoint": "http://kfp", "ca_file": Path("/nosuch")}, "--ca-file /nosuch is not a file"),
+        ({"endpoint": "http://kfp", "ca_file": Path("/nosuch")}, "the CA file /nosuch is not a file"),
         (
             {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_TOKEN": f"Bearer {CANARY}"}},
             "KF_PIPELINES_TOKEN is not a token: it must be one word, without a leading 'Bearer'",
@@ -334,10 +336,3 @@ def test_an_unusable_connection_is_refused_before_any_request(options: dict[str,
         KfpApi(Connection(**{"environment": {}, **options})).connection.headers()
     assert expected in str(refused.value)
     assert CANARY not in str(refused.value)
-
-
-def test_the_endpoint_comes_from_the_option_our_variable_or_kfps() -> None:
-    kfps = {"KF_PIPELINES_ENDPOINT": "http://kfps/"}
-    assert Connection(environment=kfps).endpoint == "http://kfps"
-    assert Connection(environment={**kfps, "KUBETRAIN_KFP_ENDPOINT": "http://ours"}).endpoint == "http://ours"
-    assert Connection(endpoint="http://given", environment=kfps).endpoint == "http://given"

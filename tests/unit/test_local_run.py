@@ -173,7 +173,7 @@ def test_without_the_extra_of_the_commands_the_command_names_it() -> None:
     ("content", "code", "says"),
     [
         ("[project\n", 0, "kind: PyTorchJob"),
-        ("[tool.kubetrain.images]\ncomponents = 5\n", 2, "the image components must be a string, not 5"),
+        ("[tool.kubetrain.images]\ncomponents = 5\n", 2, "components must be a string, not 5"),
         ("[tool.kubetrain]\npipelines = [\n", 2, "is not valid TOML"),
         ("[tool]\nkubetrain = 5\n", 2, "[tool.kubetrain] must be a table, not 5"),
     ],

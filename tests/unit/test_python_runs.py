@@ -105,7 +105,7 @@ def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Pat
     assert kubetrain.run(run.name, **login).id == run.id
     with pytest.raises(kubetrain.KubetrainError, match="authentication failed"):
         kubetrain.run(run.id, namespace="team-a")
-    with pytest.raises(kubetrain.InvalidSetting, match="--ca-file nosuch is not a file"):
+    with pytest.raises(kubetrain.InvalidSetting, match="the CA file nosuch is not a file"):
         kubetrain.runs(ca_file="nosuch")
 
 

@@ -48,8 +48,10 @@ def test_the_two_commands_come_first() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_parses_and_sets_what_exists(command: list[str]) -> None:
-    parser = kubetrain.commands[command[1]]
-    context = parser.make_context(command[1], command[2:], resilient_parsing=False)
+    parser, arguments = kubetrain.commands[command[1]], command[2:]
+    if isinstance(parser, click.Group) and arguments:
+        parser = parser.commands[arguments.pop(0)]
+    context = parser.make_context(command[1], arguments, resilient_parsing=False)
     names = [pair.partition("=")[0] for pair in context.params.get("pairs", ())]
     assert set(names) <= SETTINGS
 
@@ -59,7 +61,8 @@ def test_every_command_is_listed_and_no_other() -> None:
     assert listed == set(kubetrain.commands)
     for name, command in kubetrain.commands.items():
         row = next(line for line in COMMAND_PAGE.splitlines() if line.startswith(f"| `kubetrain {name}"))
-        options = {option for parameter in command.params for option in parameter.opts}
+        parsers = [command, *command.commands.values()] if isinstance(command, click.Group) else [command]
+        options = {option for parser in parsers for parameter in parser.params for option in parameter.opts}
         named = set(re.findall(r"--[a-z-]+", row))
         assert named <= options
         assert {"--code", "--run-id", "--params"} & options <= named

@@ -295,6 +295,8 @@ def test_a_job_is_found_by_its_name_beside_kubeflow_pipelines(
     kfp: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert show(capsys, "train", endpoint=kfp.endpoint, namespace="tests").startswith("job train (Job): Pending")
+    kfp.token = "another"
+    assert show(capsys, "train", endpoint=kfp.endpoint).startswith("job train (Job): Pending")
 
 
 def test_of_a_job_that_has_ended_no_log_is_read(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:

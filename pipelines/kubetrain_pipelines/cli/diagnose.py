@@ -17,9 +17,9 @@ from kubetrain_pipelines.diagnose.kubeflow_case import read_kubeflow_run
 from kubetrain_pipelines.diagnose.local_case import STDIN, read_path, read_stdin
 from kubetrain_pipelines.jobs.cluster_jobs import connect_for_job
 from kubetrain_pipelines.jobs.local_jobs import RECORD
-from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
+from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
+from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, NotFound, Unauthorized
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
@@ -77,20 +77,25 @@ def _read_named(case: Case, name: str, options: DiagnoseOptions, folder: Path) -
         KubetrainError: if neither Kubeflow Pipelines nor the cluster has a run or job of this name.
     """
     connection = options.connection()
+    namespaces, refusals = [options.namespace], []
     if connection:
         try:
             return read_kubeflow_run(case, KfpApi(connection), name, folder)
         except NotFound:
             pass  # it may be the name of a job
-    namespace = connection.pods_namespace if connection else options.namespace
-    api = connect_for_job(namespace, RETRY_SECONDS, f"'{name}' is not a file or folder")
-    if not ClusterReader(api, case, folder).read_named(name):
-        unread = f" ({'; '.join(case.gaps)})" if case.gaps else ""
-        raise KubetrainError(
-            f"'{name}' is not a file or folder, and namespace {api.namespace} has no job or run of this name{unread}: "
-            "check the name and --namespace; a run in Kubeflow Pipelines needs --endpoint"
-        )
-    return None
+        except (Unauthorized, Forbidden) as error:
+            refusals.append(str(error))
+        namespaces.append(connection.pods_namespace)
+    for namespace in dict.fromkeys(namespaces):
+        api = connect_for_job(namespace, RETRY_SECONDS, f"'{name}' is not a file or folder")
+        if ClusterReader(api, case, folder).read_named(name):
+            return None
+    gaps = "; ".join([*refusals, *case.gaps])
+    unread = f" ({gaps})" if gaps else ""
+    raise KubetrainError(
+        f"'{name}' is not a file or folder, and namespace {api.namespace} has no job or run of this name{unread}: "
+        "check the name and --namespace; a run in Kubeflow Pipelines needs --endpoint"
+    )
 
 
 def _report(found: Diagnosis) -> dict[str, object]:

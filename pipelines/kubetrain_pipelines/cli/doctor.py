@@ -16,7 +16,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_pipelines.doctor.examine import Examination, Say
 from kubetrain_pipelines.doctor.finding import Finding, Status, cluster_missing
-from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
+from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.requests import bring_code
 from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_trainer.errors import KubetrainError

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 
 NAMESPACE = click.option(
-    "--namespace", default="", help="Your profile, if multi-user (default: none; pods in kubeflow)."
+    "--namespace", default="", help="Your profile, if multi-user (default: that of kubetrain config)."
 )
 RUN = (
     *PARAMETERS,
@@ -29,12 +29,12 @@ def with_connection(command: Command) -> Command:
     @wraps(command)
     def connected(**options: Any) -> None:
         from kubetrain_components.interrupts import interrupted_by_sigterm
-        from kubetrain_pipelines.kubeflow.connection import Connection
+        from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
         from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 
-        connection = {name: options.pop(name) for name in CONNECTION_NAMES}
+        connection = ConnectionOptions(**{name: options.pop(name) for name in CONNECTION_NAMES})
         with interrupted_by_sigterm():
-            command(KfpApi(Connection(**connection)), **options)
+            command(KfpApi(connection.required_connection()), **options)
 
     return with_options(NAMESPACE, *LOGIN)(connected)
 

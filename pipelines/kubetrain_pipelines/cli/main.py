@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kubetrain_components import WORKSPACE
+from kubetrain_pipelines.cli.config import config
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
 from kubetrain_pipelines.cli.options import (
     AS_JSON,
@@ -294,7 +295,7 @@ def top(**options: Any) -> None:
     top_and_show(**options)
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, config):
     kubetrain.add_command(command)
 
 

@@ -56,8 +56,12 @@ CONTEXT = click.option(
 )
 LOGIN = (
     CONTEXT,
-    click.option("--endpoint", default="", help="Kubeflow Pipelines URL (default: $KUBETRAIN_KFP_ENDPOINT)."),
-    click.option("--token-file", type=FILE, help="File with a token (default: $KF_PIPELINES_TOKEN, or the pod's own)."),
+    click.option(
+        "--endpoint",
+        default="",
+        help="Kubeflow Pipelines URL (default: $KUBETRAIN_KFP_ENDPOINT, or that of kubetrain config).",
+    ),
+    click.option("--token-file", type=FILE, help="File with a token (default: $KF_PIPELINES_TOKEN)."),
     click.option(
         "--cookie-file", type=FILE, help="File with a session cookie, NAME=VALUE (default: $KF_PIPELINES_COOKIE)."
     ),

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +13,11 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.cli.runs import next_commands
 from kubetrain_pipelines.jobs.cluster_jobs import connect_for_job
-from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection, ConnectionOptions
+from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection
+from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, KfpError, NotFound, Unauthorized
 from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
 from kubetrain_pipelines.kubeflow.run_results import publication_of
@@ -53,7 +54,7 @@ def status_and_show(options: StatusOptions) -> None:
     Raises:
         RunFailed: if it is watched and fails or is canceled, with the cause if it is known.
     """
-    connection = options.connection()
+    connection = None if options.run and Path(options.run).exists() else options.connection()
     if options.watch and (options.as_json or (connection and not options.run)):
         raise InvalidSetting("--watch needs a RUN, and cannot be combined with --json")
     if connection and not options.run:
@@ -83,18 +84,18 @@ def _find(options: StatusOptions, connection: Connection | None) -> Subject:
         return _in_cluster(options.run, options.namespace)
     try:
         return _in_kubeflow(KfpApi(connection), options.run)
-    except NotFound as missing:
-        return _job_or(missing, options.run, connection.pods_namespace)
+    except (NotFound, Unauthorized, Forbidden) as missing:
+        return _job_or(missing, options.run, (options.namespace, connection.pods_namespace))
 
 
-def _job_or(missing: NotFound, name: str, namespace: str) -> Subject:
+def _job_or(missing: KfpError, name: str, namespaces: Iterable[str]) -> Subject:
     """Return the job of this name, or raise the error if there is none."""
-    try:
-        subject = _in_cluster(name, namespace)
-        subject.read()
-    except KubetrainError:
-        raise missing from None
-    return subject
+    for namespace in dict.fromkeys(namespaces):
+        with suppress(KubetrainError):
+            subject = _in_cluster(name, namespace)
+            subject.read()
+            return subject
+    raise missing
 
 
 def _local(path: Path) -> Subject:

@@ -12,7 +12,8 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.stages import TRAIN
-from kubetrain_pipelines.kubeflow.connection import Connection, ConnectionOptions
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.run import find_run, spec_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError

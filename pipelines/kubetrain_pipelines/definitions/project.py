@@ -1,6 +1,8 @@
 """A team's own repository: the table [tool.kubetrain] in a pyproject.toml, of the current folder or one above it.
 
 [tool.kubetrain]
+endpoint = "https://kubeflow.example.com/pipeline"  # of Kubeflow Pipelines; a context of the user must have it too
+namespace = "team-a"  # the team's profile
 pipelines = ["team_pipelines.nightly:nightly"]  # functions with @dsl.pipeline (default: kubetrain's own)
 image_pull_secrets = ["registry"]  # secrets with which the pods of the pipelines' steps pull their image
 
@@ -25,6 +27,8 @@ IMAGES = ("components", *PACKAGES)
 class Project:
     path: Path
     """The pyproject.toml, which exists if it has the table."""
+    endpoint: str = ""
+    namespace: str = ""
     pipelines: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
@@ -37,18 +41,20 @@ def project() -> Project:
         InvalidSetting: if the file is not valid TOML, a name is unknown, or a value is invalid.
     """
     path, table = _nearest_table()
-    _check_names(path, "tool.kubetrain", table, ("pipelines", "images", "image_pull_secrets"))
+    known = ("endpoint", "namespace", "pipelines", "images", "image_pull_secrets")
+    _check_names(path, "tool.kubetrain", table, known)
     images = table.get("images", {})
     _check_names(path, "tool.kubetrain.images", images, IMAGES)
-    for name, image in images.items():
-        if not isinstance(image, str):
-            raise InvalidSetting(f"{path}: the image {name} must be a string, not {image!r}")
+    texts = {name: table.get(name, "") for name in ("endpoint", "namespace")}
+    for name, value in {**texts, **images}.items():
+        if not isinstance(value, str):
+            raise InvalidSetting(f"{path}: {name} must be a string, not {value!r}")
     pipelines, secrets = (_strings(path, table, name) for name in ("pipelines", "image_pull_secrets"))
     if not all(all(pipeline.partition(":")) for pipeline in pipelines):
         raise InvalidSetting(
             f'{path}: pipelines must be a list like ["package.module:function"], not {list(pipelines)}'
         )
-    return Project(path, pipelines, images, secrets)
+    return Project(path, **texts, pipelines=pipelines, images=images, image_pull_secrets=secrets)
 
 
 def _nearest_table() -> tuple[Path, Mapping[str, Any]]:

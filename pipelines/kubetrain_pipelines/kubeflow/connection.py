@@ -1,7 +1,7 @@
 """The endpoint of Kubeflow Pipelines, and the credentials for it: a token or a session cookie.
 
-Credentials come only from files and environment variables. They are read for each request, because the kubelet rotates
-its tokens, and masked in all answers of the server.
+Credentials come only from files, environment variables and the command of a context. They are read for each request,
+because the kubelet rotates its tokens, and masked in all answers of the server.
 """
 
 import os
@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from kubetrain_components.no_proxy import bypasses_proxy
 from kubetrain_components.urls import has_host_and_port, proxy_url
+from kubetrain_pipelines.kubeflow.token_command import TokenCommand
 from kubetrain_trainer.errors import InvalidSetting
 
 ENDPOINT_VARIABLES = ("KUBETRAIN_KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
@@ -33,14 +34,15 @@ class Connection:
     namespace: str = ""
     """The profile, if Kubeflow Pipelines is multi-user."""
     token_file: Path | None = None
+    token_command: TokenCommand | None = None
     cookie_file: Path | None = None
     ca_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "endpoint", _checked(configured_endpoint(self.endpoint, self.environment)))
+        object.__setattr__(self, "endpoint", _checked(self.endpoint))
         if self.ca_file and not self.ca_file.is_file():
-            raise InvalidSetting(f"--ca-file {self.ca_file} is not a file: pass the CA certificate of the server")
+            raise InvalidSetting(f"the CA file {self.ca_file} is not a file: pass that of the server with --ca-file")
 
     @property
     def pods_namespace(self) -> str:
@@ -75,7 +77,8 @@ class Connection:
     def without_secrets(self, text: str) -> str:
         """Mask the credentials, which some gateways echo. A value as short as a preference is not one."""
         values = [part.partition("=")[2] for part in self._cookie().split(";")]
-        for secret in filter(None, (self._token(), *(value for value in values if len(value) >= SHORTEST_SECRET))):
+        tokens = [self._token(), *(self.token_command.tokens if self.token_command else ())]
+        for secret in filter(None, (*tokens, *(value for value in values if len(value) >= SHORTEST_SECRET))):
             text = text.replace(secret, "***")
         return text
 
@@ -86,6 +89,8 @@ class Connection:
             return _checked_token(TOKEN_VARIABLE, token)
         if path := self.environment.get(TOKEN_PATH_VARIABLE):
             return _checked_token(TOKEN_PATH_VARIABLE, _read(TOKEN_PATH_VARIABLE, Path(path)))
+        if self.token_command:
+            return _checked_token("the output of the token command", self.token_command.token())
         if DEFAULT_TOKEN_PATH.exists():
             return _checked_token(str(DEFAULT_TOKEN_PATH), DEFAULT_TOKEN_PATH.read_text())
         return ""
@@ -101,41 +106,13 @@ class Connection:
         return cookie
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionOptions:
-    """Options of commands that ask Kubeflow Pipelines only if there is one."""
-
-    namespace: str = ""
-    endpoint: str = ""
-    token_file: Path | None = None
-    cookie_file: Path | None = None
-    ca_file: Path | None = None
-
-    def connection(self) -> Connection | None:
-        """Return the connection to Kubeflow Pipelines, or None if no endpoint is configured."""
-        if not configured_endpoint(self.endpoint):
-            return None
-        return Connection(
-            endpoint=self.endpoint,
-            namespace=self.namespace,
-            token_file=self.token_file,
-            cookie_file=self.cookie_file,
-            ca_file=self.ca_file,
-        )
-
-
-def configured_endpoint(given: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the endpoint that was given or set in the environment, or an empty string."""
-    return given or next(filter(None, map(environment.get, ENDPOINT_VARIABLES)), "")
-
-
 def _checked(endpoint: str) -> str:
     parts = _split(endpoint)
     if not endpoint:
         raise InvalidSetting(
-            f"no Kubeflow Pipelines endpoint: set --endpoint (in Python: endpoint=) or {ENDPOINT_VARIABLES[0]} to "
-            "http://localhost:8888 after `kubectl port-forward -n kubeflow svc/ml-pipeline 8888`, or to "
-            "https://HOST/pipeline behind a gateway"
+            "no Kubeflow Pipelines endpoint: run `kubetrain config set NAME --endpoint URL`, or set --endpoint (in "
+            f"Python: endpoint=) or {ENDPOINT_VARIABLES[0]}, with http://localhost:8888 after `kubectl port-forward -n "
+            "kubeflow svc/ml-pipeline 8888`, or https://HOST/pipeline behind a gateway"
         )
     if parts.username or parts.password:
         raise InvalidSetting(
