@@ -101,13 +101,13 @@ def test_a_server_that_hangs_or_is_unreachable_is_given_up_after_the_retry_time(
         (
             answer(401, "no token"),
             Unauthorized,
-            r"authentication failed .*\(401: no token\): pass a token",
+            r"authentication failed .*\(401: no token\): pass a token, .*create token .*pipelines\.kubeflow\.org",
         ),
         (html(302, Location="/dex/auth"), Unauthorized, "log in again and pass the new cookie with --cookie-file"),
         (
             answer(403, "RBAC: access denied"),
             Forbidden,
-            r"denied GET .*\(403: RBAC: access denied\): .*--namespace",
+            r"denied GET .*\(403: RBAC: access denied\): .*--namespace, .*kubectl create token",
         ),
         (answer(404, "no run"), NotFound, r"refused GET /apis/v2beta1/runs \(404\): no run"),
         (answer(409, "it is there"), Conflict, "it is there"),

@@ -6,6 +6,12 @@ from urllib.parse import urljoin, urlsplit
 
 from kubetrain_trainer.errors import KubetrainError
 
+TOKEN = "kubectl create token ACCOUNT --namespace NAMESPACE --audience pipelines.kubeflow.org"  # noqa: S105 - prints it
+LOG_IN = (
+    f"pass a token, such as that of `{TOKEN}`, with --token-file or KF_PIPELINES_TOKEN, keep this command with "
+    "`kubetrain config set NAME --token-command`, or log in again and pass the new cookie with --cookie-file or "
+    "KF_PIPELINES_COOKIE"
+)
 TRANSIENT = (429, 502, 503, 504)
 MAX_MESSAGE = 400
 
@@ -67,14 +73,11 @@ def check_answer(request: str, endpoint: str, status: int, content: str, locatio
     if status in TRANSIENT or (status == 500 and request.startswith("GET ")):
         raise Transient(f"status {status}: {message}")
     if status == 401:
-        raise Unauthorized(
-            f"authentication failed at {endpoint} ({status}: {message}): pass a token with --token-file or "
-            "KF_PIPELINES_TOKEN, or log in again and pass the new cookie with --cookie-file or KF_PIPELINES_COOKIE"
-        )
+        raise Unauthorized(f"authentication failed at {endpoint} ({status}: {message}): {LOG_IN}")
     if status == 403:
         raise Forbidden(
-            f"{endpoint} denied {request} (403: {message}): pass a namespace of yours with --namespace, or ask the "
-            "owner of the namespace for the role kubeflow-edit"
+            f"{endpoint} denied {request} (403: {message}): pass a namespace of yours with --namespace, ask the owner "
+            f"of the namespace for the role kubeflow-edit, or pass a token, such as that of `{TOKEN}`"
         )
     if "multi-user mode" in message:
         raise KfpError(f"{endpoint} is multi-user ({message}): pass your profile with --namespace")
@@ -89,10 +92,7 @@ def _redirected(endpoint: str, status: int, location: str) -> KfpError:
     if (asked.hostname, asked.scheme, led.scheme) == (led.hostname, "http", "https"):
         root = target.partition("/apis/")[0]
         return KfpError(f"{endpoint} redirects to {target} ({status}): set the endpoint to {root}")
-    return Unauthorized(
-        f"{endpoint} redirects to {target} ({status}), probably to log in: pass a token with --token-file or "
-        "KF_PIPELINES_TOKEN, or log in again and pass the new cookie with --cookie-file or KF_PIPELINES_COOKIE"
-    )
+    return Unauthorized(f"{endpoint} redirects to {target} ({status}), probably to log in: {LOG_IN}")
 
 
 def message_in(content: str) -> str:
