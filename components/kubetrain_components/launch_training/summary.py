@@ -1,6 +1,5 @@
 """The Markdown summary of a training job on the run's page: outcome, commands to inspect it, manifest."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,11 +7,11 @@ from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifest
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
+from kubetrain_components.run.markdown import escaped, table
 from kubetrain_components.run.training_time import LOST, TrainingTime, describe_cost, summarize_time, time_rows
 from kubetrain_components.secret_values import VARIABLES, hidden_variable
 from kubetrain_trainer.processes.process_group import counted
 
-ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"
 COMMANDS = """\
 kubectl get {kind} {name} --output=yaml
@@ -40,16 +39,15 @@ def training_summary(
         "image": f"`{training.placement.image}`",
         "pods": f"{_pods(training)}, each with {counted(training.processes_in_pod, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
-        **{name: _escaped(result[name]) for name in ("network", "preflight") if name in result},
+        **{name: escaped(result[name]) for name in ("network", "preflight") if name in result},
         "last checkpoint": _checkpoint(result),
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
-        "final progress line": f"`{_escaped(progress)}`",
+        "final progress line": f"`{escaped(progress)}`",
         "cost": describe_cost(time) or "unknown",
     }
-    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
-        f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
+        f"# {name}\n\n{table(facts)}\n"
         f"## Time\n\n{_time_table(time)}\n"
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## Manifest\n\n{ZEROS if job.is_indexed else ''}```yaml\n{manifest}```\n"
@@ -63,11 +61,6 @@ def _without_secrets(value: Any, field: str = "") -> Any:
     if isinstance(value, list):
         return [hidden_variable(item) if field == VARIABLES else _without_secrets(item) for item in value]
     return value
-
-
-def _escaped(text: object) -> str:
-    """Return what the training process wrote as text that changes neither the table nor the page."""
-    return re.sub(r"[`|<>]|\s+", lambda found: " " if found[0].isspace() else ENTITIES.get(found[0], "'"), str(text))
 
 
 def _time_table(time: TrainingTime) -> str:
