@@ -64,7 +64,7 @@ def test_a_run_trains_and_evaluates_on_shards_in_s3(
         run.run("launch-training")
         run.run("collect-checkpoint")
         evaluated = run.run("evaluate-model")["artifacts"]
-    assert evaluated["metrics"]["artifacts"][0]["metadata"]["accuracy"] > 0.9
+    assert evaluated["test_metrics"]["artifacts"][0]["metadata"]["accuracy"] > 0.9
     assert "shards_fetched=" in run.logs["launch-training"]
     listed = [pod for pod in api.get(api.path("v1", "pods"))["items"] if "launch-training" in pod["metadata"]["name"]]
     kept = [pod for pod in listed if "deletionTimestamp" not in pod["metadata"]]

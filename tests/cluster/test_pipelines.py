@@ -102,9 +102,9 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     (model,) = run.run("collect-checkpoint")["artifacts"]["model"]["artifacts"]
     assert model["metadata"]["framework"] == framework
     evaluated = run.run("evaluate-model")["artifacts"]
-    accuracy = evaluated["metrics"]["artifacts"][0]["metadata"]["accuracy"]
+    accuracy = evaluated["test_metrics"]["artifacts"][0]["metadata"]["accuracy"]
     assert accuracy > 0.9
-    assert len(evaluated["confusion"]["artifacts"][0]["metadata"]["confusionMatrix"]["rows"]) == 10
+    assert len(evaluated["confusion_matrix"]["artifacts"][0]["metadata"]["confusionMatrix"]["rows"]) == 10
 
     if accuracy < 1:
         with pytest.raises(StepFailed, match=r"test accuracy 0\.\d+ is below min_accuracy 1\.0000 by"):
@@ -210,7 +210,7 @@ def test_a_training_that_starts_from_the_latest_model_and_spoils_it_is_not_publi
     for step in UNTIL_EVALUATED:
         worse.run(step)
     assert "the training starts from /output/.weights/versions/" in worse.logs["launch-training"]
-    shown = worse.outputs["evaluate-model"]["artifacts"]["metrics"]["artifacts"][0]["metadata"]
+    shown = worse.outputs["evaluate-model"]["artifacts"]["test_metrics"]["artifacts"][0]["metadata"]
     assert shown["latest_accuracy"] == pytest.approx(accuracy, abs=0.01)
     assert f"of the latest model, {version}: " in worse.logs["evaluate-model"]
     with pytest.raises(StepFailed, match=rf"test accuracy .* is worse by .* of the latest model, {version}"):

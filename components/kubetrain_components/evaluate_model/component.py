@@ -16,9 +16,9 @@ def evaluate_model(
     pipeline: str,
     run_id: str,
     model: dsl.Input[dsl.Model],
-    metrics: dsl.Output[dsl.Metrics],
-    confusion: dsl.Output[dsl.ClassificationMetrics],
-    report: dsl.Output[dsl.HTML],
+    test_metrics: dsl.Output[dsl.Metrics],
+    confusion_matrix: dsl.Output[dsl.ClassificationMetrics],
+    test_report: dsl.Output[dsl.HTML],
 ) -> None:
     """Evaluate the model on the test split. A poor result does not fail the step, so its artifacts are kept.
 
@@ -32,9 +32,9 @@ def evaluate_model(
         pipeline: Name of the pipeline.
         run_id: ID of the run.
         model: Model to evaluate.
-        metrics: Loss and metrics on the test split, and those of the latest published model.
-        confusion: Confusion matrix of a classifier; with two classes also the ROC curve.
-        report: HTML page with curves, confusion matrix and misclassified samples.
+        test_metrics: Loss and metrics on the test split, and those of the latest published model.
+        confusion_matrix: Confusion matrix of a classifier; with two classes also the ROC curve.
+        test_report: HTML page with curves, confusion matrix and misclassified samples.
     """
     from dataclasses import replace
     from pathlib import Path
@@ -50,7 +50,7 @@ def evaluate_model(
 
     if reused:
         print(f"{reused['uri']} was already evaluated by run {reused['run_id']}")
-        log_numbers(metrics, reused["metrics"])
+        log_numbers(test_metrics, reused["metrics"])
         return
     site, place = this_site(), DatasetPlace(**dataset)
     output = site.output(run_id)
@@ -75,10 +75,10 @@ def evaluate_model(
         evaluation = evaluate_model(request, output, backend, stage.on_line)
         shown = ("split", "samples", "metrics", "checkpoint", "latest", "unanswered")
         stage.result = {name: evaluation[name] for name in shown if name in evaluation}
-        log_numbers(metrics, evaluation["metrics"])
-        show_numbers(metrics, latest_metrics(evaluation))
+        log_numbers(test_metrics, evaluation["metrics"])
+        show_numbers(test_metrics, latest_metrics(evaluation))
         if "confusion" in evaluation:
-            confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
+            confusion_matrix.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
         if evaluation.get("roc"):
-            confusion.log_roc_curve(*roc_columns(evaluation["roc"]))
-        Path(report.path).write_text(training_report(output))
+            confusion_matrix.log_roc_curve(*roc_columns(evaluation["roc"]))
+        Path(test_report.path).write_text(training_report(output))

@@ -33,7 +33,7 @@ def launch_training(
     pipeline: str,
     run_id: str,
     task_config: dsl.TaskConfig,
-    summary: dsl.Output[dsl.Markdown],
+    training: dsl.Output[dsl.Markdown],
     launcher: str = "auto",
     max_workers: int = 0,
     evaluation_placement: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
@@ -53,7 +53,7 @@ def launch_training(
         pipeline: Name of the pipeline.
         run_id: ID of the run.
         task_config: Settings of this task, which apply to the pods.
-        summary: Summary of the job, with its duration, its manifest, and commands to inspect it.
+        training: Summary of the job, with its duration, its manifest, and commands to inspect it.
         launcher: What runs the pods: training-operator, trainer or job; auto: the first that the cluster has.
         max_workers: Maximum number of pods that an elastic training grows to; 0: as many as workers.
         evaluation_placement: Placement settings of the evaluation that differ from the training's.
@@ -84,7 +84,7 @@ def launch_training(
             f"nothing to train: {reused['uri']} of run {reused['run_id']} has this dataset, configuration and image"
         )
         print(reason)
-        Path(summary.path).write_text(reason)
+        Path(training.path).write_text(reason)
         return "", 0, reused["image"], reused["image_id"], placement
     site, place = this_site(), DatasetPlace(**dataset)
     with (
@@ -95,7 +95,7 @@ def launch_training(
         of_task = without_mlflow(placement_settings(asdict(task_config)), placement)
         placed = combine_settings(Placement, {"the run's parameters": placement, "the launch task": of_task})
         evaluation = place_evaluation(placed, evaluation_placement)
-        training = TrainingJob(
+        job = TrainingJob(
             framework=framework,
             config=TrainConfig.from_dict(train_config),
             pipeline=pipeline,
@@ -113,10 +113,10 @@ def launch_training(
             placement=placed,
             mounts=site.mounts(place, output_claim),
         )
-        training = with_launcher(training, backend)
-        stage.result = launch_training(training, backend, stage.on_line)
-        if training.mounts:  # the summary's kubectl commands do not apply to a local job
-            text = training_summary(training, stage.result, stage.seconds(), stage.progress)
-            Path(summary.path).write_text(text)
+        job = with_launcher(job, backend)
+        stage.result = launch_training(job, backend, stage.on_line)
+        if job.mounts:  # the summary's kubectl commands do not apply to a local job
+            text = training_summary(job, stage.result, stage.seconds(), stage.progress)
+            Path(training.path).write_text(text)
     result = stage.result
     return result["checkpoint"], result["step"], placed.image, result["image_id"], evaluation.changed_settings()
