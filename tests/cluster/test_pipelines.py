@@ -91,7 +91,8 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     wanted = parameters(digits, model_uri=digits.uri(f"{launcher}/models"), min_accuracy=1.0, launcher=launcher)
     run = PipelineRun(api, f"train_{framework}", f"run-{framework}", wanted)
     synced = run.run("sync-dataset")["parameterValues"]
-    assert synced["dataset"]["sub_path"] == f"versions/{synced['dataset']['digest']}/data"
+    place = synced["dataset_place"]
+    assert place["sub_path"] == f"versions/{place['digest']}/data"
     trained = run.run("launch-training", env=[{"name": "SET_ON_TASK", "value": "1"}])["parameterValues"]
     assert trained["image"] == TRAINERS[framework]
     assert trained["placement"]["env"] == {"SET_ON_TASK": "1"}
@@ -233,6 +234,6 @@ def test_a_dataset_alone(api: KubernetesApi, digits: Bucket) -> None:
     wanted = {"dataset_uri", "s3_endpoint", "staging_size"}
     only = {name: value for name, value in parameters(digits).items() if name in wanted}
     run = PipelineRun(api, "sync_only", "run-sync", only)
-    dataset = run.run("sync-dataset")["parameterValues"]["dataset"]
+    dataset = run.run("sync-dataset")["parameterValues"]["dataset_place"]
     assert dataset["claim"] in everything_created(api)
     assert "kubetrain-output" not in everything_created(api)

@@ -21,7 +21,7 @@ def sync_dataset(
     storage_class: str,
     storage: dict,
     placement: dict,
-    metrics: dsl.Output[dsl.Metrics],
+    dataset: dsl.Output[dsl.Markdown],
     dataset_access: str = "credentials",
     framework: str = "",
     trainer_image: str = "",
@@ -41,7 +41,7 @@ def sync_dataset(
     model_uri: str = "",
     skip_unchanged: bool = False,
     evaluation_placement: dict = {},  # noqa: B006
-) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict, latest=dict, train_config=dict):
+) -> NamedTuple("Synced", dataset_place=dict, placement=dict, reused=dict, latest=dict, train_config=dict):
     """Check every parameter of the run, and sync the dataset to a version on the staging PVC.
 
     Args:
@@ -57,7 +57,7 @@ def sync_dataset(
         storage_class: Storage class of both PVCs if they are created.
         storage: Other storage settings.
         placement: Other placement settings.
-        metrics: Statistics of the sync, such as the number of downloaded objects.
+        dataset: Summary of the dataset version: its source, size and verification, and how pods read it.
         dataset_access: How to access the dataset in S3: credentials, anonymous or requester-pays.
         framework: pytorch or tensorflow; empty: the run does not train.
         trainer_image: Image of the training pods, unless the placement sets another.
@@ -84,14 +84,15 @@ def sync_dataset(
         the initial weights.
     """
     from functools import partial
+    from pathlib import Path
 
     from kubetrain_components.expose_dataset.storage import Storage
     from kubetrain_components.run.admission import admit_run, check_model_store
     from kubetrain_components.run.dataset_place import DatasetPlace
-    from kubetrain_components.run.metrics_artifact import log_numbers
     from kubetrain_components.run.reuse import model_to_reuse
     from kubetrain_components.run.site import this_site
     from kubetrain_components.run.transfer_container import latest_source, stored_shards
+    from kubetrain_components.sync_dataset.summary import dataset_summary
     from kubetrain_components.sync_dataset.weights import with_brought_weights
 
     site = this_site()
@@ -134,7 +135,7 @@ def sync_dataset(
         parameters = with_brought_weights(parameters, stage.result.get("weights", ""))
         image_id = partial(site.image_id, parameters, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"], image_id)
-    log_numbers(metrics, stage.result)
-    place = DatasetPlace.of_report(stage.result, stored_shards(parameters)).to_dict()
+    place = DatasetPlace.of_report(stage.result, stored_shards(parameters))
+    Path(dataset.path).write_text(dataset_summary(stage.result, place, site.data_dir(place)))
     settings, config = parameters.placement.changed_settings(), parameters.train_config.changed_settings()
-    return place, settings, reused, latest_source(parameters), config
+    return place.to_dict(), settings, reused, latest_source(parameters), config

@@ -22,4 +22,4 @@ def sync_only(**parameters: Channel) -> dict:
     synced = sync_dataset(
         components_image=images.COMPONENTS, pipeline=NAME, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, **parameters
     )
-    return with_own_resources(as_launcher(as_step(synced, SYNC.title))).outputs["dataset"]
+    return with_own_resources(as_launcher(as_step(synced, SYNC.title))).outputs["dataset_place"]

@@ -77,7 +77,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         **run,
     )
     with_s3_secret(with_own_resources(as_launcher(as_step(synced, SYNC.title))), s3_secret)
-    dataset, reused, train_config = (synced.outputs[name] for name in ("dataset", "reused", "train_config"))
+    dataset, reused, train_config = (synced.outputs[name] for name in ("dataset_place", "reused", "train_config"))
 
     trained = launch_training(
         framework=framework,
