@@ -111,6 +111,7 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
         with pytest.raises(StepFailed, match=r"test accuracy 0\.\d+ is below min_accuracy 1\.0000 by"):
             run.run("promote-model")
     run.parameters["min_accuracy"] = 0.9
+    run.run("evaluate-model")
     uri = run.run("promote-model")["parameterValues"]["Output"]
     latest = json.loads(digits.get(f"{launcher}/models/latest.json"))
     assert uri.endswith(f"/{latest['version']}/")

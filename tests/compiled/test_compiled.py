@@ -191,3 +191,20 @@ def test_compiling_imports_no_framework() -> None:
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() in ("[]", "['kubernetes']"), "kfp itself brings kubernetes"
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_a_step_waits_only_for_steps_whose_outputs_it_takes(name: str) -> None:
+    """The UI draws an edge for each."""
+    tasks = next(yaml.safe_load_all((COMPILED / name).read_text()))["root"]["dag"]["tasks"]
+    for task in tasks.values():
+        inputs = [each for kind in task["inputs"].values() for each in kind.values()]
+        taken = [each.get("taskOutputParameter", each.get("taskOutputArtifact")) for each in inputs]
+        assert {each["producerTask"] for each in taken if each} == set(task.get("dependentTasks", ()))
+    assert {name: task.get("dependentTasks", []) for name, task in tasks.items()} == {
+        "sync-dataset": [],
+        "launch-training": ["sync-dataset"],
+        "collect-checkpoint": ["launch-training"],
+        "evaluate-model": ["collect-checkpoint", "launch-training", "sync-dataset"],
+        "promote-model": ["evaluate-model", "launch-training"],
+    }

@@ -9,7 +9,6 @@ from typing import Any
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.promote_model.description import Origin
 from kubetrain_components.promote_model.promote import promote_model
-from kubetrain_components.run.gate import parse_gate
 from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
@@ -101,7 +100,7 @@ def evaluated(framework: str, arguments: Arguments, latest: Path | None = None) 
 def published(arguments: Arguments, models: Path) -> Path:
     """Publish an evaluated model, and return the folder of its version."""
     origin = Origin(run_id=arguments.output.path.name, dataset_uri="s3://b/d", image=ImageVersion(name="trainer:1"))
-    promoted = promote_model(arguments.output, DirectoryStore(models), parse_gate("", 0, arguments.config), origin)
+    promoted = promote_model(arguments.output, DirectoryStore(models), origin)
     return models / promoted.version
 
 

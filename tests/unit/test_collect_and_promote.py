@@ -1,7 +1,6 @@
-"""From checkpoints to a published model: choice by manifest, verification, accuracy gate, publication."""
+"""From checkpoints to a published model: choice by manifest, verification, publication."""
 
 import json
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.promote_model.description import Origin
 from kubetrain_components.promote_model.promote import promote_model
-from kubetrain_components.run.gate import GateNotMet, Latest, parse_gate
 from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_components.secret_values import shareable
 from kubetrain_trainer.durable_files import write_json
@@ -22,8 +20,6 @@ from kubetrain_trainer.output.checkpoint_layout import CorruptFiles, TrainingPro
 from kubetrain_trainer.output.model_folder import LATEST, describes_model, open_model
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.settings.config import TrainConfig
-
-ANY = parse_gate("", 0, TrainConfig())
 
 
 def of(run_id: str, **changes: str) -> Origin:
@@ -110,7 +106,7 @@ class TestPromote:
         return content
 
     def test_a_version_and_latest_describe_the_model(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        promoted = promote_model(output, store, parse_gate("loss<0.5", 0.9, TrainConfig()), of("0123456789ab"))
+        promoted = promote_model(output, store, of("0123456789ab"))
         model = self.latest(store)
         assert promoted.version.endswith("Z-01234567")
         assert promoted.uri == f"{store.uri}/{promoted.version}/"
@@ -120,21 +116,16 @@ class TestPromote:
         assert {"schema", "version", "framework", "files", "dataset_digest", "config_digest", "run_id"} < set(model)
         assert (model["image"], model["image_id"], model["processes"]) == ("trainer:1", "sha256:1", 4)
 
-    def test_below_the_gate_nothing_is_written(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        with pytest.raises(GateNotMet):
-            promote_model(output, store, parse_gate("", 0.99, TrainConfig()), of("0123456789ab"))
-        assert not (store._root).exists()
-
     def test_promoting_twice_makes_one_version(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        first, second = (promote_model(output, store, ANY, of("0123456789ab")) for _ in range(2))
+        first, second = (promote_model(output, store, of("0123456789ab")) for _ in range(2))
         assert first == second
         assert len([each for each in store.list() if each.key.endswith("model.json")]) == 1
 
     def test_a_newer_runs_version_stays_the_latest(self, tmp_path: Path, store: DirectoryStore) -> None:
         older = trained(tmp_path, "aaaa", created="2026-01-01T00:00:00Z")
         newer = trained(tmp_path, "bbbb", created="2026-01-02T00:00:00Z")
-        assert promote_model(newer, store, ANY, of("bbbb")).is_latest
-        late = promote_model(older, store, ANY, of("aaaa"))
+        assert promote_model(newer, store, of("bbbb")).is_latest
+        late = promote_model(older, store, of("aaaa"))
         assert not late.is_latest
         assert "20260102T000000Z-bbbb, of a newer run" in late.note
         assert self.latest(store)["run_id"] == "bbbb"
@@ -147,45 +138,28 @@ class TestPromote:
 
         def write_late(key: str, content: bytes, etag: str | None) -> None:
             store.write_if = write_if
-            promote_model(newer, store, ANY, of("bbbb"))
+            promote_model(newer, store, of("bbbb"))
             write_if(key, content, etag)
 
         store.write_if = write_late
-        assert not promote_model(older, store, ANY, of("aaaa")).is_latest
+        assert not promote_model(older, store, of("aaaa")).is_latest
         assert self.latest(store)["run_id"] == "bbbb"
 
     def test_an_edited_export_is_not_published(self, output: TrainingOutput, store: DirectoryStore) -> None:
         (output.export / "model.pt").write_bytes(b"Weights")
         with pytest.raises(CorruptFiles):
-            promote_model(output, store, ANY, of("0123456789ab"))
+            promote_model(output, store, of("0123456789ab"))
         assert not store._root.exists()
 
     def test_a_version_of_a_clock_that_was_ahead_does_not_stay_the_latest(
         self, tmp_path: Path, store: DirectoryStore
     ) -> None:
         ahead = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        promote_model(trained(tmp_path, "aaaa", created=ahead), store, ANY, of("aaaa"))
-        promoted = promote_model(trained(tmp_path, "bbbb"), store, ANY, of("bbbb"))
+        promote_model(trained(tmp_path, "aaaa", created=ahead), store, of("aaaa"))
+        promoted = promote_model(trained(tmp_path, "bbbb"), store, of("bbbb"))
         assert promoted.is_latest
         assert "dated in the future" in promoted.note
         assert self.latest(store)["run_id"] == "bbbb"
-
-    def test_the_decision_compares_with_the_version_that_was_evaluated(
-        self, output: TrainingOutput, store: DirectoryStore, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        gate = parse_gate("not worse than latest by 0.01", 0, TrainConfig())
-        with pytest.raises(GateNotMet, match="did not measure the latest model"):
-            promote_model(output, store, gate, of("0123456789ab"))
-        measured = output.read_evaluation()
-        for accuracy, is_published in ((0.95, False), (0.94, True)):
-            latest = Latest(version="v7", metrics={"accuracy": accuracy})
-            output.write_evaluation({**measured, "latest": asdict(latest)})
-            if is_published:
-                promote_model(output, store, gate, of("0123456789ab"))
-            else:
-                with pytest.raises(GateNotMet, match=r"worse by 0\.0200 than 0\.9500 of the latest model, v7"):
-                    promote_model(output, store, gate, of("0123456789ab"))
-        assert "is not worse than 0.9400 of the latest model, v7" in capsys.readouterr().out
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": "other/v1", "version": "9"}'])
     def test_another_programs_latest_is_not_replaced(
@@ -193,14 +167,14 @@ class TestPromote:
     ) -> None:
         store.write(LATEST, content)
         with pytest.raises(KubetrainError, match=rf"{store.uri}/{LATEST} .* delete it, or set model_uri"):
-            promote_model(output, store, ANY, of("0123456789ab"))
+            promote_model(output, store, of("0123456789ab"))
         assert store.read(LATEST).read() == content
         assert [each.key for each in store.list()] == [LATEST], "no version is left behind without a name"
 
 
 class TestModelJson:
     def published(self, output: TrainingOutput, folder: Path, **origin: str) -> dict[str, Any]:
-        promoted = promote_model(output, DirectoryStore(folder), ANY, of("0123456789ab", **origin))
+        promoted = promote_model(output, DirectoryStore(folder), of("0123456789ab", **origin))
         content: dict[str, Any] = json.loads((folder / promoted.version / "model.json").read_text())
         return content
 

@@ -6,7 +6,7 @@ from kubetrain_components import IMAGE_NAME
 
 
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
-def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: dsl.Output[dsl.Model]) -> str:
+def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: dsl.Output[dsl.Model]) -> None:
     """Choose the checkpoint that becomes the model, and verify its hashes.
 
     Args:
@@ -14,9 +14,6 @@ def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: d
         last_checkpoint: Last checkpoint of the training.
         reused: Published model if training was skipped; else empty.
         model: Exported weights and their manifest.
-
-    Returns:
-        Name of the chosen checkpoint.
     """
     from pathlib import Path
 
@@ -26,10 +23,9 @@ def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: d
     if reused:
         print(f"reusing {reused['uri']}")
         model.metadata.update(reused)
-        return ""
+        return
     site = this_site()
     with site.stage("collect_checkpoint", run_id) as stage:
         stage.result = collect_checkpoint(site.output(run_id), Path(model.path))
         print(f"{stage.result['checkpoint']} becomes the model; the last checkpoint is {last_checkpoint}")
     model.metadata.update(stage.result)
-    return stage.result["checkpoint"]

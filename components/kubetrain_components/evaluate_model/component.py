@@ -1,5 +1,7 @@
 """The KFP component evaluate_model."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 from kubetrain_components import IMAGE_NAME
@@ -10,6 +12,9 @@ def evaluate_model(
     framework: str,
     dataset: dict,
     output_claim: str,
+    train_config: dict,
+    min_accuracy: float,
+    gate: str,
     placement: dict,
     latest: dict,
     reused: dict,
@@ -19,13 +24,18 @@ def evaluate_model(
     test_metrics: dsl.Output[dsl.Metrics],
     confusion_matrix: dsl.Output[dsl.ClassificationMetrics],
     test_report: dsl.Output[dsl.HTML],
-) -> None:
-    """Evaluate the model on the test split. A poor result does not fail the step, so its artifacts are kept.
+) -> NamedTuple("Judged", conditions_met=list, refusal=str):
+    """Evaluate the model on the test split, and decide whether it may be published.
+
+    A refusal fails the next step: Kubeflow Pipelines keeps no artifacts of a step that fails.
 
     Args:
         framework: pytorch or tensorflow.
         dataset: Dataset version to evaluate on, and how pods mount it.
         output_claim: PVC for the output.
+        train_config: Training settings.
+        min_accuracy: Minimum accuracy on the test split; 0: no minimum.
+        gate: Conditions that the model must meet to be published.
         placement: Placement settings of the evaluation's pod.
         latest: Where to fetch the latest published model, if the gate compares with it; else empty.
         reused: Published, already evaluated model if training was skipped; else empty.
@@ -34,7 +44,10 @@ def evaluate_model(
         model: Model to evaluate.
         test_metrics: Loss and metrics on the test split, and those of the latest published model.
         confusion_matrix: Confusion matrix of a classifier; with two classes also the ROC curve.
-        test_report: HTML page with curves, confusion matrix and misclassified samples.
+        test_report: HTML page with curves, confusion matrix, misclassified samples, and the refusal, if any.
+
+    Returns:
+        Sentences of the gate's conditions that are met, and why the model must not be published; empty: it may.
     """
     from dataclasses import replace
     from pathlib import Path
@@ -44,14 +57,17 @@ def evaluate_model(
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.gate import Latest, latest_of, parse_gate
     from kubetrain_components.run.metrics_artifact import log_numbers, show_numbers
     from kubetrain_components.run.site import this_site
     from kubetrain_components.run.transfer_container import place_latest
+    from kubetrain_trainer.settings.config import TrainConfig
 
-    if reused:
+    wanted = parse_gate(gate, min_accuracy, TrainConfig.from_dict(train_config))
+    if reused:  # the model itself is the latest
         print(f"{reused['uri']} was already evaluated by run {reused['run_id']}")
         log_numbers(test_metrics, reused["metrics"])
-        return
+        return wanted.judge(reused["metrics"], Latest(version=reused["uri"], metrics=reused["metrics"]))
     site, place = this_site(), DatasetPlace(**dataset)
     output = site.output(run_id)
     request = EvaluationRequest(
@@ -81,4 +97,6 @@ def evaluate_model(
             confusion_matrix.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
         if evaluation.get("roc"):
             confusion_matrix.log_roc_curve(*roc_columns(evaluation["roc"]))
-        Path(test_report.path).write_text(training_report(output))
+        judgment = wanted.judge(evaluation["metrics"], latest_of(evaluation))
+        Path(test_report.path).write_text(training_report(output, judgment.refusal))
+    return judgment

@@ -49,15 +49,15 @@ def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
     )
 
 
-def training_report(output: TrainingOutput) -> str:
-    """Return the report of a training and its evaluation, for a step that has no run.json."""
+def training_report(output: TrainingOutput, refusal: str = "") -> str:
+    """Return the report of a training and its evaluation, with the gate's refusal, for a step that has no run.json."""
     recorded = output.read_config()
     return _render(
         {
             "title": f"{recorded['framework']} training",
-            "status": "succeeded",
-            "headline": "Evaluated",
-            "error": "",
+            "status": "failed" if refusal else "succeeded",
+            "headline": "Refused by the gate" if refusal else "Evaluated",
+            "error": refusal,
             "log_tail": (),
             "facts": [
                 ("Dataset", recorded["dataset_digest"]),

@@ -37,7 +37,7 @@ def launch_training(
     launcher: str = "auto",
     max_workers: int = 0,
     evaluation_placement: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
-) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict):
+) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict, reused=dict):
     """Train in several pods and follow them until they finish.
 
     Args:
@@ -59,7 +59,7 @@ def launch_training(
         evaluation_placement: Placement settings of the evaluation that differ from the training's.
 
     Returns:
-        The last checkpoint, its step, the name and ID of the image that trained it, and the evaluation's placement.
+        The last checkpoint, its step, the name and ID of its image, the evaluation's placement, and the reused model.
     """
     from dataclasses import asdict
     from pathlib import Path
@@ -85,7 +85,7 @@ def launch_training(
         )
         print(reason)
         Path(training.path).write_text(reason)
-        return "", 0, reused["image"], reused["image_id"], placement
+        return "", 0, reused["image"], reused["image_id"], placement, reused
     site, place = this_site(), DatasetPlace(**dataset)
     with (
         site.stage("launch_training", run_id) as stage,
@@ -118,5 +118,5 @@ def launch_training(
         if job.mounts:  # the summary's kubectl commands do not apply to a local job
             text = training_summary(job, stage.result, stage.seconds(), stage.progress)
             Path(training.path).write_text(text)
-    result = stage.result
-    return result["checkpoint"], result["step"], placed.image, result["image_id"], evaluation.changed_settings()
+    checkpoint, step, image_id = (stage.result[name] for name in ("checkpoint", "step", "image_id"))
+    return checkpoint, step, placed.image, image_id, evaluation.changed_settings(), {}

@@ -1,4 +1,4 @@
-"""The step: check the gate, upload the model, then point latest.json at it."""
+"""The step: upload the model, then point latest.json at it."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ from typing import Any
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_components.promote_model.description import Origin, describe_model
-from kubetrain_components.run.gate import Gate, latest_of
 from kubetrain_components.run.published_model import MAX_ATTEMPTS, find_latest, read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.model_folder import LATEST
@@ -28,14 +27,8 @@ class Promotion:
     """The reason that latest.json names another version, or a version of a wrong clock that it named before."""
 
 
-def promote_model(output: TrainingOutput, store: ObjectStore, gate: Gate, origin: Origin) -> Promotion:
-    """Publish the exported model as a new version, and point latest.json at it unless a newer run is published.
-
-    Raises:
-        GateNotMet: if the model is not good enough; then nothing is written.
-    """
-    evaluation = output.read_evaluation()
-    gate.check(evaluation["metrics"], latest_of(evaluation))
+def promote_model(output: TrainingOutput, store: ObjectStore, origin: Origin) -> Promotion:
+    """Publish the exported model as a new version, and point latest.json at it unless a newer run is published."""
     created = datetime.fromisoformat(output.read_config()["created"])
     version = f"{created.strftime(STAMP_FORMAT)}-{origin.run_id.replace('-', '')[:8]}"
     model = describe_model(output, version, origin)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from kubetrain_components.shown_values import number
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError, did_you_mean
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.metric import DIRECTIONS, direction_of
 from kubetrain_trainer.settings.model_names import CLASSIFIER_METRICS, is_own_code
@@ -36,10 +36,6 @@ Metrics = Mapping[str, float | None]
 """Values by name; None, as in JSON, for a value that is not a number."""
 
 
-class GateNotMet(KubetrainError):
-    """The model is not good enough to be published."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Latest:
     """The latest model on the test split of this run."""
@@ -55,6 +51,13 @@ class Verdict(NamedTuple):
     is_met: bool
     says: str
     remedy: str = ""
+
+
+class Judgment(NamedTuple):
+    conditions_met: list[str]
+    """The sentences of the conditions that are met."""
+    refusal: str
+    """Each condition that is not met, by how much, and what to do; empty: the model may be published."""
 
 
 class Condition(Protocol):
@@ -126,21 +129,15 @@ class Gate:
         """True if the evaluation also has to measure the latest model."""
         return any(isinstance(condition, NotWorse) for condition in self.conditions)
 
-    def check(self, metrics: Metrics, latest: Latest | None) -> None:
-        """Print what is met.
-
+    def judge(self, metrics: Metrics, latest: Latest | None) -> Judgment:
+        """
         Args:
             latest: None if the evaluation did not measure it.
-
-        Raises:
-            GateNotMet: with each condition that is not met, by how much, and what to do.
         """
         verdicts = [condition.judge(metrics, latest) for condition in self.conditions]
-        for verdict in verdicts:
-            if verdict.is_met:
-                print(f"gate: {verdict.says}", flush=True)
-        if missed := [verdict for verdict in verdicts if not verdict.is_met]:
-            raise GateNotMet(f"the model was not published, because {_with_remedies(missed)}")
+        missed = [verdict for verdict in verdicts if not verdict.is_met]
+        refusal = f"the model was not published, because {_with_remedies(missed)}" if missed else ""
+        return Judgment([verdict.says for verdict in verdicts if verdict.is_met], refusal)
 
 
 def _with_remedies(missed: Sequence[Verdict]) -> str:

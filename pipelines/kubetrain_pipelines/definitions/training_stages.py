@@ -34,7 +34,8 @@ TRAINING_PARAMETERS = (
     "launcher",
     "evaluation_placement",
 )
-PUBLISHING_PARAMETERS = ("dataset_uri", "model_uri", "s3_endpoint", "min_accuracy", "gate")
+JUDGING_PARAMETERS = ("output_claim", "train_config", "min_accuracy", "gate")
+PUBLISHING_PARAMETERS = ("dataset_uri", "model_uri", "s3_endpoint", "train_config")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +78,19 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         **run,
     )
     with_s3_secret(with_own_resources(as_launcher(as_step(synced, SYNC.title))), s3_secret)
-    dataset, reused, train_config = (synced.outputs[name] for name in ("dataset_place", "reused", "train_config"))
+    dataset = synced.outputs["dataset_place"]
 
     trained = launch_training(
         framework=framework,
         dataset=dataset,
         placement=synced.outputs["placement"],
-        train_config=train_config,
-        reused=reused,
+        train_config=synced.outputs["train_config"],
+        reused=synced.outputs["reused"],
         **{name: given[name] for name in TRAINING_PARAMETERS},
         **run,
     )
     as_launcher(as_step(trained, TRAIN.title))
+    reused = trained.outputs["reused"]
 
     collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], reused=reused, run_id=run["run_id"])
     with_output(with_own_resources(as_step(collected, COLLECT.title)), output_claim)
@@ -96,11 +98,11 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
     evaluated = evaluate_model(
         framework=framework,
         dataset=dataset,
-        output_claim=output_claim,
         placement=trained.outputs["placement"],
         latest=synced.outputs["latest"],
         reused=reused,
         model=collected.outputs["model"],
+        **{name: given[name] for name in JUDGING_PARAMETERS},
         **run,
     )
     with_output(with_own_resources(as_launcher(as_step(evaluated, EVALUATE.title))), output_claim)
@@ -109,12 +111,13 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         image=trained.outputs["image"],
         image_id=trained.outputs["image_id"],
         reused=reused,
-        train_config=train_config,
+        conditions_met=evaluated.outputs["conditions_met"],
+        refusal=evaluated.outputs["refusal"],
         run_id=run["run_id"],
         **{name: given[name] for name in PUBLISHING_PARAMETERS},
     )
     with_output(with_own_resources(as_step(promoted, PROMOTE.title)), output_claim)
-    with_s3_secret(promoted.after(evaluated), s3_secret)
+    with_s3_secret(promoted, s3_secret)
     return Stages(sync=synced, launch=trained, collect=collected, evaluate=evaluated, promote=promoted)
 
 
