@@ -112,7 +112,7 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
             run.run("promote-model")
     run.parameters["min_accuracy"] = 0.9
     run.run("evaluate-model")
-    uri = run.run("promote-model")["parameterValues"]["Output"]
+    uri = run.run("promote-model")["parameterValues"]["uri"]
     latest = json.loads(digits.get(f"{launcher}/models/latest.json"))
     assert uri.endswith(f"/{latest['version']}/")
     assert (latest["framework"], latest["image"]) == (framework, TRAINERS[framework])

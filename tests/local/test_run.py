@@ -90,6 +90,9 @@ class TestBothFrameworks:
         assert str(folder) in finished.output
         for file in model["files"]:
             assert (folder / file["name"]).stat().st_size == file["size"]
+        page = record["model"]["publication"]
+        assert page in finished.output
+        assert f'kubetrain.load_model("{folder.as_uri()}")' in Path(page).read_text(), "the S3 server has ended"
 
     def test_the_progress_is_shown_as_plain_lines_in_a_log(self, run: tuple[Finished, dict]) -> None:
         finished, _ = run

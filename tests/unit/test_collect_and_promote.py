@@ -126,7 +126,7 @@ class TestPromote:
         newer = trained(tmp_path, "bbbb", created="2026-01-02T00:00:00Z")
         assert promote_model(newer, store, of("bbbb")).is_latest
         late = promote_model(older, store, of("aaaa"))
-        assert not late.is_latest
+        assert (late.is_latest, late.before) == (False, "")
         assert "20260102T000000Z-bbbb, of a newer run" in late.note
         assert self.latest(store)["run_id"] == "bbbb"
         assert store.find(f"{late.version}/model.json") is not None, "the older version is published, too"
@@ -158,6 +158,7 @@ class TestPromote:
         promote_model(trained(tmp_path, "aaaa", created=ahead), store, of("aaaa"))
         promoted = promote_model(trained(tmp_path, "bbbb"), store, of("bbbb"))
         assert promoted.is_latest
+        assert promoted.before.endswith("-aaaa")
         assert "dated in the future" in promoted.note
         assert self.latest(store)["run_id"] == "bbbb"
 

@@ -72,9 +72,10 @@ def summary(run: RunRecord) -> str:
 def test_the_summary_never_truncates_a_path(tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 30) / "models" / "v1"
     folder.mkdir(parents=True)
-    run = record(tmp_path, started("promote_model"), finished("promote_model", uri=folder.as_uri() + "/"))
+    published = {"uri": folder.as_uri() + "/", "publication": f"{folder}-page"}
+    run = record(tmp_path, started("promote_model"), finished("promote_model", **published))
     run.status = "succeeded"
-    assert str(folder) in summary(run)
+    assert f"model files    {folder}\npublication    {folder}-page\n" in summary(run)
     assert summary(run).splitlines()[-1] == "succeeded"
 
 

@@ -1,5 +1,7 @@
 """The KFP component promote_model."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 from kubetrain_components import IMAGE_NAME
@@ -17,7 +19,8 @@ def promote_model(
     conditions_met: list,
     refusal: str,
     run_id: str,
-) -> str:
+    publication: dsl.Output[dsl.Markdown],
+) -> NamedTuple("Published", uri=str):
     """Publish the model, unless the evaluation has refused it.
 
     Args:
@@ -31,39 +34,47 @@ def promote_model(
         conditions_met: Sentences of the gate's conditions that are met.
         refusal: Why the model must not be published; empty: it may.
         run_id: ID of the run.
+        publication: Summary of what became of the model: outcome, metrics, dataset, how to load it and to go back.
 
     Returns:
         URI of the published version.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
+    from pathlib import Path
 
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.promote_model.description import Origin
-    from kubetrain_components.promote_model.promote import promote_model
+    from kubetrain_components.promote_model.promote import already_published, promote_model
+    from kubetrain_components.promote_model.summary import how_to_load, publication_summary
     from kubetrain_components.run.published_model import read_commit
     from kubetrain_components.run.reuse import ImageVersion
-    from kubetrain_components.run.site import this_site
+    from kubetrain_components.run.site import lasting_uri, this_site
     from kubetrain_trainer.errors import KubetrainError
     from kubetrain_trainer.settings.config import TrainConfig
 
-    site = this_site()
+    site, config = this_site(), TrainConfig.from_dict(train_config)
     with site.stage("promote_model", run_id) as stage:
-        config = TrainConfig.from_dict(train_config)
         for condition in conditions_met:
             print(f"gate: {condition}", flush=True)
         if refusal:
             raise KubetrainError(refusal)
         if reused:
-            print(f"already published as {reused['uri']}")
-            return reused["uri"]
-        store = open_store(model_uri, s3_endpoint, was_reached=True)  # by the first step
-        origin = Origin(
-            run_id=run_id,
-            dataset_uri=dataset_uri,
-            image=ImageVersion(name=image, id=image_id),
-            commit=read_commit(store, config.code),
-        )
-        promotion = promote_model(site.output(run_id), store, origin)
-        stage.result = asdict(promotion)
-        print(f"published as {promotion.uri}, {promotion.note or 'now the latest'}")
-    return stage.result["uri"]
+            promotion, evaluation = already_published(reused), reused
+            print(f"already published as {promotion.uri}")
+        else:
+            store = open_store(model_uri, s3_endpoint, was_reached=True)  # by the first step
+            origin = Origin(
+                run_id=run_id,
+                dataset_uri=dataset_uri,
+                image=ImageVersion(name=image, id=image_id),
+                commit=read_commit(store, config.code),
+            )
+            output = site.output(run_id)
+            promotion, evaluation = promote_model(output, store, origin), output.read_evaluation()
+            print(f"published as {promotion.uri}, {promotion.note or 'now the latest'}")
+        kept = replace(promotion, uri=lasting_uri(promotion.uri))
+        load = "" if config.entry else how_to_load(kept.uri, s3_endpoint)
+        page = publication_summary(kept, conditions_met, evaluation, dataset_uri, load)
+        Path(publication.path).write_text(page)
+        stage.result = {**asdict(promotion), "publication": publication.path}
+    return (promotion.uri,)

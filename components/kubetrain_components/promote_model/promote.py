@@ -23,6 +23,8 @@ class Promotion:
     uri: str
     is_latest: bool
     """False: a newer run was already published and stays the latest."""
+    before: str = ""
+    """The version that it replaced as the latest; empty: none."""
     note: str = ""
     """The reason that latest.json names another version, or a version of a wrong clock that it named before."""
 
@@ -32,12 +34,20 @@ def promote_model(output: TrainingOutput, store: ObjectStore, origin: Origin) ->
     created = datetime.fromisoformat(output.read_config()["created"])
     version = f"{created.strftime(STAMP_FORMAT)}-{origin.run_id.replace('-', '')[:8]}"
     model = describe_model(output, version, origin)
-    find_latest(store)  # a damaged latest.json would leave the version behind without a name
+    latest = find_latest(store)  # a damaged latest.json would leave the version behind without a name
     for file in model["files"]:
         store.write(f"{version}/{file['name']}", output.export / file["name"])
     store.write(f"{version}/model.json", _json(model))
     is_latest, note = _update_latest(store, model)
-    return Promotion(version=version, uri=version_uri(store, version), is_latest=is_latest, note=note)
+    before = latest["version"] if latest and is_latest and latest["version"] != version else ""
+    uri = version_uri(store, version)
+    return Promotion(version=version, uri=uri, is_latest=is_latest, before=before, note=note)
+
+
+def already_published(reused: Mapping[str, Any]) -> Promotion:
+    note = f"unchanged since run {reused['run_id']}, so nothing was trained"
+    version = reused["uri"].rstrip("/").rpartition("/")[2]
+    return Promotion(version=version, uri=reused["uri"], is_latest=True, note=note)
 
 
 def _update_latest(store: ObjectStore, model: Mapping[str, Any]) -> tuple[bool, str]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage
@@ -16,6 +17,8 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
 """Steps get the workspace from the environment, because kfp.local rewrites "python3" in arguments, also in paths."""
+MIRROR_VARIABLE = "KUBETRAIN_S3_MIRROR"
+"""Folder in which the objects of the embedded S3 server are after the run; unset: the run has no such server."""
 
 
 class Site(Protocol):
@@ -60,3 +63,8 @@ def this_site(environment: Mapping[str, str] = os.environ) -> Site:
     from kubetrain_components.sites.cluster import ClusterSite
 
     return ClusterSite()
+
+
+def lasting_uri(uri: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URI of a published version after the run."""
+    return local_path(uri, Path(mirror)).as_uri() if (mirror := environment.get(MIRROR_VARIABLE)) else uri

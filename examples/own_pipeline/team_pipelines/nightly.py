@@ -39,6 +39,6 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
     stages.launch.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(8).set_cpu_request("64")
     kubernetes.add_toleration(stages.launch, key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
 
-    card = write_model_card(model=stages.collect.outputs["model"], uri=stages.promote.output)
+    card = write_model_card(model=stages.collect.outputs["model"], uri=stages.promote.outputs["uri"])
     as_step(card, "Write the model card")
-    return stages.promote.output
+    return stages.promote.outputs["uri"]

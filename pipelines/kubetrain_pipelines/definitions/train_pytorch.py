@@ -15,4 +15,4 @@ def train_pytorch(**parameters: Channel) -> str:
     Returns:
         URI of the published version.
     """
-    return sync_train_evaluate_promote(framework="pytorch", pipeline=NAME, **parameters).promote.output
+    return sync_train_evaluate_promote(framework="pytorch", pipeline=NAME, **parameters).promote.outputs["uri"]

@@ -15,4 +15,4 @@ def train_tensorflow(**parameters: Channel) -> str:
     Returns:
         URI of the published version.
     """
-    return sync_train_evaluate_promote(framework="tensorflow", pipeline=NAME, **parameters).promote.output
+    return sync_train_evaluate_promote(framework="tensorflow", pipeline=NAME, **parameters).promote.outputs["uri"]

@@ -46,7 +46,7 @@ class Stages:
     collect: dsl.PipelineTask
     evaluate: dsl.PipelineTask
     promote: dsl.PipelineTask
-    """Outputs the URI of the published version."""
+    """Has the output uri, which is that of the published version."""
 
 
 def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: Channel) -> Stages:

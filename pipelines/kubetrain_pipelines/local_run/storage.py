@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.events import EventLog
+from kubetrain_components.run.site import MIRROR_VARIABLE
 from kubetrain_pipelines.definitions.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
 from kubetrain_pipelines.local_run.embedded_s3 import (
     NEEDS_DEMO,
@@ -74,7 +75,7 @@ def local_storage(
         record.parameters["s3_endpoint"] = server.url
         events.emit(STAGE, "finished", result={"endpoint": server.url})
         restored = server.etags(MODELS)
-        yield embedded
+        yield {**embedded, MIRROR_VARIABLE: str(folder)}
         server.save_new_objects(MODELS, folder / MODELS, restored)
 
 

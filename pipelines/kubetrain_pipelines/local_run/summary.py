@@ -55,6 +55,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     if model := record.model:
         rows += [("model", model["uri"])] if not names_directory(model["uri"]) else []
         rows += [("model files", model["path"])] if model["path"] else []
+        rows += [("publication", model["publication"])]
     rows += [("report", str(record.workspace / "report.html"))]
     rows += [(stage.name, f"{stage.seconds:.1f} s") for stage in record.stages]
     rows += [("total", f"{record.seconds:.1f} s")]
