@@ -42,7 +42,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(INSTALLED) ## run the whole pipeline on this machine (PIPELINE=train-pytorch|train-tensorflow, WORKSPACE=DIR)
-	@$(BIN)/kubetrain run --pipeline '$(PIPELINE)' --workspace '$(WORKSPACE)'
+	@$(BIN)/kubetrain run '$(PIPELINE)' --workspace '$(WORKSPACE)'
 
 check: $(INSTALLED) ## check lint, format and types
 	$(BIN)/ruff check .

@@ -7,7 +7,6 @@ AWS_SECRET_ACCESS_KEY, and --endpoint a server that this machine and the pods re
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -48,17 +47,17 @@ def main() -> None:
     with namespace() as api, tempfile.TemporaryDirectory() as folder:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
         api.create(api.path("v1", "secrets"), {**secret, "stringData": {name: os.environ[name] for name in KEYS}})
-        store = (f"model_uri={parsed.store}", f"s3_endpoint={parsed.endpoint}")
+        store = (f"model.uri={parsed.store}", f"data.endpoint={parsed.endpoint}")
         measured = [launch(api, Path(folder), edit, store, parsed.workers) for edit in range(parsed.launches)]
     print(f"{statistics.median(measured):.1f} s ({min(measured):.1f} to {max(measured):.1f})")
 
 
 def launch(api: KubernetesApi, folder: Path, edit: int, store: tuple[str, ...], workers: int) -> float:
     """Edit the line, launch, and return the seconds until the first step of that edit is seen here."""
-    entry = f"entry={json.dumps({'script': 'train.py'})}"
-    settings = [part for pair in (*store, entry, "data=synthetic", "cpu=200m") for part in ("--set", pair)]
+    pods = (f"pods.workers={workers}", "pods.cpu=200m")
+    settings = [f"--set={pair}" for pair in (*store, *pods, "data.format=synthetic", "train.entry=train.py")]
     command = [str(Path(sys.executable).with_name("kubetrain")), "train", "--cluster", "--namespace", api.namespace]
-    options = ["--output", "output", "--workers", str(workers), "--code", str(folder), *settings]
+    options = ["--output", "output", "--code", str(folder), *settings]
     began = time.monotonic()
     (folder / "train.py").write_text(SCRIPT.format(edit=edit))
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:

@@ -17,7 +17,8 @@ from pathlib import Path
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 
-SETTINGS = ("data=synthetic", "epochs=1", "max_steps=3", "cpu=200m", "memory=1Gi")
+PODS = ("pods.workers=1", "pods.cpu=200m", "pods.memory=1Gi")
+SETTINGS = ("data.format=synthetic", "train.epochs=1", "train.max_steps=3", *PODS)
 
 
 def main() -> None:
@@ -49,13 +50,13 @@ def launch(api: KubernetesApi, run_id: str) -> tuple[float, float]:
     jobs = Watched(api, api.path("kubeflow.org/v1", "pytorchjobs"), labelSelector=f"kubetrain/run-id={run_id}")
     jobs.start()
     program = [str(Path(sys.executable).with_name("kubetrain")), "train", "--cluster", "--namespace", api.namespace]
-    settings = [part for pair in SETTINGS for part in ("--set", pair)]
+    settings = [f"--set={pair}" for pair in SETTINGS]
     ended: list[float] = []
     watcher = threading.Thread(target=lambda: ended.append(moment(jobs, has_succeeded)))
     watcher.start()
     began = time.monotonic()
     process = subprocess.Popen(
-        [*program, "--output", "output", "--run-id", run_id, "--workers", "1", *settings], stdout=subprocess.DEVNULL
+        [*program, "--output", "output", "--run-id", run_id, *settings], stdout=subprocess.DEVNULL
     )
     created = moment(jobs, bool)
     if process.wait():

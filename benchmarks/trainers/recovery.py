@@ -40,7 +40,7 @@ class Scenario:
     """Modules imported one after the other before the next step."""
 
 
-ELASTIC = ("--min-workers", "1")
+ELASTIC = ("--set", "pods.min_workers=1")
 SCENARIOS = {
     "a worker's process killed": Scenario("worker-0", whole_pod=False),
     "the Master's pod killed": Scenario("master-0"),
@@ -99,8 +99,8 @@ def recovery_seconds(scenario: Scenario, data: Path, output: Path, is_verbose: b
 @contextlib.contextmanager
 def training(scenario: Scenario, data: Path, output: Path) -> Iterator["subprocess.Popen[str]"]:
     settings = {"epochs": 100000, "log_every": 1, "checkpoint_every": 50, "metrics_port": 0}
-    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    flags = ("--framework", scenario.framework, "--data", str(data), "--output", str(output), "--run-id", "run")
+    pairs = [f"--set=train.{name}={value}" for name, value in settings.items()]
+    flags = (f"train-{scenario.framework}", "--data", str(data), "--output", str(output), "--run-id", "run")
     job = subprocess.Popen(
         [*KUBETRAIN, "train", *flags, *scenario.flags, *pairs],
         stdout=subprocess.PIPE,

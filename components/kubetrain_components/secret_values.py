@@ -138,10 +138,19 @@ def _hidden(text: str) -> str:
     return text
 
 
-def shareable(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a training without what may be a secret: values with the name or the look of one."""
-    shown = {"model_args": _shown("", config.get("model_args", {})), "entry": _shown_entry(config.get("entry", {}))}
-    return config | {name: value for name, value in shown.items() if name in config}
+def shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training, by their own names or those for users, without what may be a secret: values
+    with the name or the look of one."""
+    return {name: _shown_setting(name, value) for name, value in settings.items()}
+
+
+def _shown_setting(name: str, value: Any) -> Any:
+    match name:
+        case "model_args" | "model.args" | "pods.env":
+            return _shown("", value)
+        case "entry" | "train.entry":
+            return _shown_entry(value)
+    return value
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 From this folder:
 
-    kubetrain run --code . --params entry.json
+    kubetrain run digits.yaml --code .
 """
 
 import json

@@ -2,7 +2,7 @@
 
 From this folder:
 
-    kubetrain run --pipeline train-tensorflow --code . --set entry='{"script": "train.py"}'
+    kubetrain run train-tensorflow --code . --set train.entry=train.py
 """
 
 import os

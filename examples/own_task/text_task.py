@@ -3,7 +3,7 @@
 From this folder:
 
     python make_text.py text
-    kubetrain run --set dataset_uri=text --set model=text_task:build --set optimizer=adamw --set learning_rate=0.01
+    kubetrain run text.yaml
 
 Everything else (processes, data order, checkpoints, resuming, evaluation, publishing) works as for the built-in models.
 """
@@ -22,7 +22,7 @@ CHARACTERS = 128  # ASCII; other characters become question marks
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:
-    """Build the task for `--set model=text_task:build`; the setting `model_args` holds the arguments of the model."""
+    """Build the task that `text.yaml` names; `model.args` holds the arguments of the model."""
     return Task(
         model=TextTransformer(**config.model_args),
         data=lambda split: Windows(data_dir / split),

@@ -2,7 +2,7 @@
 
 From this folder:
 
-    kubetrain run --code . --set entry='{"script": "train.py"}'
+    kubetrain run --code . --set train.entry=train.py
 """
 
 import os

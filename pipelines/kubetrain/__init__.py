@@ -10,9 +10,9 @@ from kubetrain_pipelines.extras import missing_extra
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, RunFailed
 
 if TYPE_CHECKING:
-    from kubetrain.kubeflow_runs import Run, run, runs, submit
+    from kubetrain.kubeflow_runs import Run, find_run, runs, submit
     from kubetrain.kubeflow_schedules import Schedule, schedule, schedules
-    from kubetrain.local_runs import LocalRun, run_local
+    from kubetrain.local_runs import LocalRun, run
     from kubetrain.status import Stage, Status
     from kubetrain_components.fetch_model.load import load_model
     from kubetrain_trainer.models.load_model import LoadedModel, Prediction
@@ -28,9 +28,9 @@ __all__ = [
     "Schedule",
     "Stage",
     "Status",
+    "find_run",
     "load_model",
     "run",
-    "run_local",
     "runs",
     "schedule",
     "schedules",
@@ -39,9 +39,9 @@ __all__ = [
 
 # No module has the name of a function here: importing the module would replace the function.
 _NAMES = {
-    "kubetrain.kubeflow_runs": ("Run", "run", "runs", "submit"),
+    "kubetrain.kubeflow_runs": ("Run", "find_run", "runs", "submit"),
     "kubetrain.kubeflow_schedules": ("Schedule", "schedule", "schedules"),
-    "kubetrain.local_runs": ("LocalRun", "run_local"),
+    "kubetrain.local_runs": ("LocalRun", "run"),
     "kubetrain.status": ("Stage", "Status"),
     "kubetrain_components.fetch_model.load": ("load_model",),
     "kubetrain_trainer.models.load_model": ("LoadedModel", "Prediction"),

@@ -1,6 +1,7 @@
 """Runs in Kubeflow Pipelines."""
 
 import math
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -12,12 +13,12 @@ from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.follow_run import watch_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run as ReadRun
-from kubetrain_pipelines.kubeflow.run import find_run, read_run, recent_runs, titles_of
+from kubetrain_pipelines.kubeflow.run import find_run as found_run
+from kubetrain_pipelines.kubeflow.run import read_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_logs import read_logs
 from kubetrain_pipelines.kubeflow.run_results import metrics_of, model_uri_of
 from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
-from kubetrain_pipelines.requests.parse_parameters import as_pairs
 from kubetrain_pipelines.requests.say import print_line
 from kubetrain_trainer.errors import KubetrainError
 
@@ -48,7 +49,7 @@ class Run:
             TimeoutError: if the run has not ended after the timeout.
             KubetrainError: if contact to the server was lost.
         """
-        attach = f"kubetrain.run('{self.id}')"
+        attach = f"kubetrain.find_run('{self.id}')"
         next_steps = f"follow it with `{attach}.wait()`, cancel it with `{attach}.cancel()`"
         seconds = math.inf if timeout is None else timeout
         watch_run(self._api, self.id, self._titles, next_steps, timeout_seconds=seconds)
@@ -90,7 +91,7 @@ class Run:
     def _titles(self) -> Mapping[str, str] | None:
         if self._given_titles is not None:
             return self._given_titles
-        return titles_of(self._api, find_run(self._api, self.id))
+        return titles_of(self._api, found_run(self._api, self.id))
 
     def __repr__(self) -> str:
         return f"<kubetrain run {self.id} ({self.name})>"
@@ -113,10 +114,9 @@ class Run:
 
 
 def submit(
-    pipeline: str,
+    source: FilePath,
     *,
     code: FilePath | None = None,
-    params: FilePath | None = None,
     experiment: str = "",
     name: str = "",
     service_account: str = "",
@@ -125,14 +125,13 @@ def submit(
     token_file: FilePath | None = None,
     cookie_file: FilePath | None = None,
     ca_file: FilePath | None = None,
-    **parameters: Any,
+    **settings: Any,
 ) -> Run:
     """Start a run of a pipeline, as `kubetrain submit` does.
 
     Args:
-        pipeline: A compiled file, or the name of one in ./compiled.
+        source: A file that describes the run, or a pipeline: a compiled file, or the name of one in ./compiled.
         code: A folder of your own code.
-        params: A JSON file of parameters and settings; the parameters given here override it.
         experiment: The experiment, created if missing; empty: Default.
         name: The name of the run; empty: the pipeline's name and the time.
         service_account: The service account of the run's steps; empty: the server's.
@@ -141,19 +140,18 @@ def submit(
         token_file: A file with a token; None: $KF_PIPELINES_TOKEN, or that of `kubetrain config`.
         cookie_file: A file with a session cookie; None: $KF_PIPELINES_COOKIE.
         ca_file: The CA certificate of the server.
-        parameters: Parameters of the pipeline and settings in them, as `--set` takes them.
+        settings: Settings by group, such as train={"epochs": 1}; they override the file.
 
     Raises:
-        InvalidSetting: if an argument or parameter is invalid.
+        InvalidSetting: if an argument or setting is invalid.
         KubetrainError: if the run cannot be started.
     """
     api = connect(
         endpoint=endpoint, namespace=namespace, token_file=token_file, cookie_file=cookie_file, ca_file=ca_file
     )
     options = RunOptions(
-        pipeline=pipeline,
-        pairs=as_pairs(parameters),
-        params=as_path(params),
+        source=os.fspath(source),
+        settings=settings,
         code=as_path(code),
         experiment=experiment,
         name=name,
@@ -163,7 +161,7 @@ def submit(
     return Run(api, submitted.id, submitted.name, submitted.titles)
 
 
-def run(wanted: str, **login: Unpack[Login]) -> Run:
+def find_run(wanted: str, **login: Unpack[Login]) -> Run:
     """Return an existing run.
 
     Args:
@@ -174,7 +172,7 @@ def run(wanted: str, **login: Unpack[Login]) -> Run:
         KubetrainError: if the run does not exist.
     """
     api = connect(**login)
-    found = find_run(api, wanted)
+    found = found_run(api, wanted)
     return Run(api, found["run_id"], found["display_name"])
 
 

@@ -1,5 +1,6 @@
 """Schedules in Kubeflow Pipelines."""
 
+import os
 from typing import Any, Unpack
 
 from kubetrain.login import FilePath, Login, as_path, connect
@@ -9,7 +10,6 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule, delete_schedules
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
-from kubetrain_pipelines.requests.parse_parameters import as_pairs
 from kubetrain_pipelines.requests.say import print_line
 
 
@@ -33,14 +33,13 @@ class Schedule:
 
 
 def schedule(
-    pipeline: str,
+    source: FilePath,
     *,
     cron: str = "",
     every: str = "",
     name: str = "",
     max_concurrency: int = 1,
     code: FilePath | None = None,
-    params: FilePath | None = None,
     experiment: str = "",
     service_account: str = "",
     endpoint: str = "",
@@ -48,31 +47,30 @@ def schedule(
     token_file: FilePath | None = None,
     cookie_file: FilePath | None = None,
     ca_file: FilePath | None = None,
-    **parameters: Any,
+    **settings: Any,
 ) -> Schedule:
-    """Create a schedule of a pipeline, or replace the one of this name, as `kubetrain schedule` does.
+    """Create a schedule of a pipeline, or replace the one of this name, as `kubetrain schedule create` does.
 
     Args:
-        pipeline: A compiled file, or the name of one in ./compiled.
+        source: A file that describes the runs, or a pipeline, as for `submit`.
         cron: Six fields, seconds first, in the server's time zone.
         every: An interval instead of `cron`: 30m, 6h, 1d.
         name: The name of the schedule; empty: the pipeline's.
         max_concurrency: The maximum number of runs at a time.
-        code, params, experiment, service_account: As for `submit`.
+        code, experiment, service_account: As for `submit`.
         endpoint, namespace, token_file, cookie_file, ca_file: The connection, as for `submit`.
-        parameters: Parameters of the pipeline and settings in them, as `--set` takes them.
+        settings: Settings by group, such as train={"epochs": 1}; they override the file.
 
     Raises:
-        InvalidSetting: if an argument or parameter is invalid.
+        InvalidSetting: if an argument or setting is invalid.
         KubetrainError: if the schedule cannot be created.
     """
     api = connect(
         endpoint=endpoint, namespace=namespace, token_file=token_file, cookie_file=cookie_file, ca_file=ca_file
     )
     options = RunOptions(
-        pipeline=pipeline,
-        pairs=as_pairs(parameters),
-        params=as_path(params),
+        source=os.fspath(source),
+        settings=settings,
         code=as_path(code),
         experiment=experiment,
         name=name,

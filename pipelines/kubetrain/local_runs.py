@@ -1,5 +1,6 @@
 """Runs on this machine."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from kubetrain_components.run.stages import EVALUATE
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_results
-from kubetrain_pipelines.requests.parse_parameters import as_pairs
+from kubetrain_pipelines.requests.asked_run import AskedRun
 from kubetrain_trainer.errors import RunFailed
 
 
@@ -38,30 +39,24 @@ class LocalRun:
         return run_page(heading, self._status, self.metrics, self.model_uri) + embedded_page("Report", self.report)
 
 
-def run_local(
-    pipeline: str = "train-pytorch",
-    *,
-    workspace: FilePath = WORKSPACE,
-    code: FilePath | None = None,
-    params: FilePath | None = None,
-    **parameters: Any,
+def run(
+    source: FilePath = "", *, workspace: FilePath = WORKSPACE, code: FilePath | None = None, **settings: Any
 ) -> LocalRun:
     """Run a whole pipeline on this machine, as `kubetrain run` does, and show its progress.
 
     Args:
-        pipeline: train-pytorch or train-tensorflow.
+        source: A file that describes the run, or a pipeline; empty: train-pytorch.
         workspace: The folder for the run's files.
         code: A folder of your own code.
-        params: A JSON file of parameters and settings; the parameters given here override it.
-        parameters: Parameters of the pipeline and settings in them, as `--set` takes them. Without a dataset_uri, the
-            run trains on an example dataset.
+        settings: Settings by group, such as train={"epochs": 1}; they override the file. Without a data.uri, the run
+            trains on an example dataset.
 
     Raises:
-        InvalidSetting: if an argument or parameter is invalid.
+        InvalidSetting: if an argument or setting is invalid.
         RunFailed: if the run failed, with the cause. Its results so far and its report are printed.
         KubetrainError: if the run cannot start.
     """
-    record = run_requested(pipeline, Path(workspace), as_pairs(parameters), as_path(params), as_path(code))
+    record = run_requested(AskedRun(source=os.fspath(source), settings=settings, code=as_path(code)), Path(workspace))
     if record.status != "succeeded":
         print_results(Console(force_jupyter=False), record)
         raise RunFailed(record.error)

@@ -101,4 +101,4 @@ def test_without_another_node_the_job_fails_and_says_what_to_do(cluster: Cluster
     cluster.await_line(f"the job restarts without {node['name']}")
     assert failed.value.trouble is TroubleKind.UNSCHEDULABLE
     assert "didn't match Pod's node affinity" in str(failed.value)
-    assert "change nodeSelector, affinity or tolerations of pod, preflight=avoid, or the nodes" in str(failed.value)
+    assert "or tolerations of pods.pod, train.preflight=avoid, or the nodes" in str(failed.value)

@@ -1,7 +1,6 @@
 """A pipeline on shards that stay in S3, which sidecars bring to the pods that train and evaluate."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,13 +8,13 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_pipelines.local_run.digits import write_digits
 from kubetrain_trainer.data.shard_cache import VARIABLE
-from support.cluster import ENDPOINT_IN_PODS, Bucket
-from support.kfp_steps import PipelineRun
+from support.cluster import Bucket
+from support.kfp_steps import PipelineRun, asked
 from support.packed_digits import packed_files
 from support.rights import grant_launch, grant_stock_account
 
 pytestmark = pytest.mark.cluster
-CACHE = {"data": "tar_shards", "data_access": "cache", "cache_gb": 0.0012, "epochs": 3, "log_every": 10}
+CACHE = {"format": "tar_shards", "delivery": "cache", "cache_gb": 0.0012}
 
 
 @pytest.fixture
@@ -47,19 +46,14 @@ def test_a_run_trains_and_evaluates_on_shards_in_s3(
 ) -> None:
     with Bucket(f"packed-{api.namespace}") as bucket:
         bucket.put(packed)
-        parameters: dict[str, Any] = {
-            "dataset_uri": bucket.uri("packed"),
-            "model_uri": bucket.uri("models"),
-            "s3_endpoint": ENDPOINT_IN_PODS,
-            "staging_size": "1Gi",
-            "storage": {"output_size": "1Gi", "transfer": {"cpu": "200m", "memory": "512Mi"}},
-            "cpu": "200m",
-            "memory": "2Gi",
-            "placement": {"grace_seconds": 20},
-            "train_config": CACHE,
-            "launcher": launcher,
-        }
-        run = PipelineRun(api, f"train_{framework}", f"run-{framework}", parameters)
+        wanted = asked(
+            bucket,
+            data={**CACHE, "uri": bucket.uri("packed")},
+            pods={"launcher": launcher},
+            storage={"transfer": {"cpu": "200m", "memory": "512Mi"}},
+            train={"epochs": 3, "log_every": 10},
+        )
+        run = PipelineRun(api, f"train_{framework}", f"run-{framework}", wanted)
         run.run("sync-dataset")
         run.run("launch-training")
         run.run("collect-checkpoint")

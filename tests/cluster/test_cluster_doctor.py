@@ -18,9 +18,9 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.requests.planned_run import planned_run
 from support.cli import interrupt, kubetrain, read_until, start
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, IMAGE, Bucket, as_account
+from support.planned import planned
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -28,7 +28,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 OK, WARNING, MISSING, UNKNOWN, _ = Status
 SECRET_VALUES = " ".join(f"--from-literal={name}={value}" for name, value in Bucket.credentials.items())
 # These tests run no training, so any image with Python will do.
-SMALL = ("cpu=50m", "memory=64Mi", f"image={IMAGE}", f'transfer={{"image": "{COMPONENTS}"}}')
+SMALL = ("pods.cpu=50m", "pods.memory=64Mi", f"pods.image={IMAGE}", f"storage.transfer.image={COMPONENTS}")
 NOWHERE = "http://127.0.0.1:1"
 HEALTH = {"commit_sha": "4a3592cb", "tag_name": "2.17.0", "multi_user": False}
 
@@ -75,11 +75,9 @@ def sh(command: str) -> None:
 
 
 def examine(api: KubernetesApi, *pairs: str, with_pods: bool = False, **changes: Any) -> dict[str, Finding]:
-    uris = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models", f"s3_endpoint={ENDPOINT_IN_PODS}")
-    parameters = planned_run("train-pytorch", "doctor", [*uris, *SMALL, *pairs])
     examination = Examination(
         api=api,
-        parameters=parameters,
+        parameters=planned(f"data.endpoint={ENDPOINT_IN_PODS}", *SMALL, *pairs),
         say=print,
         connection=Connection(endpoint=NOWHERE),
         with_pods=with_pods,
@@ -107,9 +105,9 @@ def await_nothing_left(api: KubernetesApi, seconds: float = 30) -> None:
 
 def test_a_prepared_namespace_lacks_nothing(api: KubernetesApi, endpoint: str, digits: Bucket) -> None:
     uris = [
-        f"dataset_uri={digits.uri('digits')}",
-        f"model_uri={digits.uri('probed')}",
-        f"s3_endpoint={ENDPOINT_IN_PODS}",
+        f"data.uri={digits.uri('digits')}",
+        f"model.uri={digits.uri('probed')}",
+        f"data.endpoint={ENDPOINT_IN_PODS}",
     ]
     pairs = [part for uri in uris for part in ("--set", uri)]
     done = kubetrain("doctor", "--json", "--namespace", api.namespace, "--endpoint", endpoint, *pairs)
@@ -167,18 +165,22 @@ def test_pods_that_the_namespace_refuses(api: KubernetesApi) -> None:
         "apiVersion: v1\nkind: LimitRange\nmetadata: {name: small}\n"
         "spec: {limits: [{type: Container, max: {memory: 1Gi}}]}\nEOF"
     )
-    large = examine(api, "memory=2Gi")
+    large = examine(api, "pods.memory=2Gi")
     assert "maximum memory usage per Container is 1Gi" in large[worker].evidence
     assert large["admission: sync_dataset pod"].status is OK
-    refused = examine(api, "host_network=true")[worker]
+    refused = examine(api, "pods.host_network=true")[worker]
     assert (refused.status, "violates PodSecurity" in refused.evidence) == (MISSING, True)
     sh(first_command(refused))
-    assert examine(api, "host_network=true")[worker].status is OK
+    assert examine(api, "pods.host_network=true")[worker].status is OK
 
 
 def test_what_the_cluster_does_not_have(api: KubernetesApi) -> None:
     found = examine(
-        api, "gpu_resource=example.com/gpu", "gpus=8", "storage_class=none", 'secret_env={"T": "hub/token"}'
+        api,
+        "pods.gpu_resource=example.com/gpu",
+        "pods.gpus=8",
+        "storage.class=none",
+        "pods.secret_env.T=hub/token",
     )
     assert "no node has 8 example.com/gpu: the maximum is 0" in found["nodes"].evidence
     assert "storage class none does not exist (existing: shared-files" in found["storage class"].evidence
@@ -197,8 +199,8 @@ def test_an_account_with_few_permissions_is_told_its_own(api: KubernetesApi) -> 
 
 
 def test_the_checks_that_pods_make(api: KubernetesApi, digits: Bucket) -> None:
-    pairs = (f"dataset_uri={digits.uri('nothing-here')}", "model_uri=s3://no-such-bucket/models")
-    image = "image=docker.io/library/python:there-is-no-such-tag"
+    pairs = (f"data.uri={digits.uri('nothing-here')}", "model.uri=s3://no-such-bucket/models")
+    image = "pods.image=docker.io/library/python:there-is-no-such-tag"
     found = examine(api, *pairs, image, with_pods=True, tests_dataset=True, tests_model=True)
     verdicts = {name: found[name].status for name in ("components image", "write", "trainer image", "read-only mount")}
     assert list(verdicts.values()) == [OK, OK, MISSING, UNKNOWN], found

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from kubetrain_components.bring_code.pack import pack_code, upload_code
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.definitions.images import TRAINERS
-from support.cluster import CLUSTER, ENDPOINT, ENDPOINT_IN_PODS, Bucket
-from support.kfp_steps import PipelineRun
+from kubetrain_pipelines.requests.request_file import read_source
+from support.cluster import CLUSTER, ENDPOINT, Bucket
+from support.kfp_steps import PipelineRun, asked
 from support.rights import grant_stock_account
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,19 +48,10 @@ def own_image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return IMAGE
 
 
-def train(api: KubernetesApi, digits: Bucket, framework: str, example: str, **changes: Any) -> PipelineRun:
+def train(api: KubernetesApi, digits: Bucket, framework: str, example: str, **groups: Mapping[str, Any]) -> PipelineRun:
     """Run all steps, and check that the model passed the gate and was published."""
-    wanted = {
-        "dataset_uri": digits.uri("digits"),
-        "model_uri": digits.uri(f"models/{example}"),
-        "s3_endpoint": ENDPOINT_IN_PODS,
-        "staging_size": "1Gi",
-        "storage": {"output_size": "1Gi"},
-        "cpu": "200m",
-        "memory": "2Gi",
-        "min_accuracy": 0.8,
-    }
-    run = PipelineRun(api, f"train_{framework}", f"run-{example.replace('_', '-')}", {**wanted, **changes})
+    wanted = asked(digits, model={"uri": digits.uri(f"models/{example}"), "gate": "accuracy>=0.8"}, **groups)
+    run = PipelineRun(api, f"train_{framework}", f"run-{example.replace('_', '-')}", wanted)
     for step in STEPS:
         run.run(step)
     assert "[kubetrain] step=" in run.logs["launch-training"]
@@ -69,7 +62,7 @@ def train(api: KubernetesApi, digits: Bucket, framework: str, example: str, **ch
 @pytest.mark.parametrize(
     ("example", "framework", "entry"),
     [
-        ("ddp_script", "pytorch", json.loads((EXAMPLES / "ddp_script" / "entry.json").read_text())["entry"]),
+        ("ddp_script", "pytorch", read_source(str(EXAMPLES / "ddp_script" / "digits.yaml")).request["train"]["entry"]),
         pytest.param("keras", "tensorflow", {"script": "train.py"}, marks=pytest.mark.core),
     ],
 )
@@ -85,7 +78,7 @@ def test_an_example_trains_with_the_stock_image(
         monkeypatch.setenv(name, value)
     code = pack_code(EXAMPLES / example)
     upload_code(code, open_store(digits.uri(f"models/{example}"), ENDPOINT))
-    train(api, digits, framework, example, train_config={"entry": entry, "code": code.digest})
+    train(api, digits, framework, example, train={"entry": entry, "code": code.digest})
 
 
 @pytest.mark.thorough
@@ -94,6 +87,6 @@ def test_an_example_trains_with_the_stock_image(
 def test_an_example_trains_with_an_image_of_its_own(
     api: KubernetesApi, digits: Bucket, example: str, own_image: str
 ) -> None:
-    config = {"entry": {"script": f"{example}/train.py"}}
-    run = train(api, digits, "pytorch", example, train_config=config, placement={"image": own_image})
+    entry = {"script": f"{example}/train.py"}
+    run = train(api, digits, "pytorch", example, train={"entry": entry}, pods={"image": own_image})
     assert run.outputs["launch-training"]["parameterValues"]["image"] == own_image

@@ -50,10 +50,11 @@ def arguments(
     namespace: str, framework: str, launcher: Launcher, *faults: str, account: str = "", **more: str
 ) -> list[str]:
     pod = pod_patch({"serviceAccountName": account}, {"imagePullPolicy": "Never"})
-    placement = {**SMALL, "image": f"docker.io/kubetrain/test-{framework}:1", "pod": pod, **more}
-    settings = [f"--set={name}={as_text(value)}" for name, value in placement.items()]
-    options = ["--cluster", "--namespace", namespace, "--framework", framework, "--launcher", launcher.value]
-    return ["train", *options, *settings, "--run-id", "r1", "--", *PROGRAMS[framework], *faults]
+    image = f"docker.io/kubetrain/test-{framework}:1"
+    placement = {**SMALL, "launcher": launcher.value, "image": image, "pod": pod, **more}
+    settings = [f"--set=pods.{name}={as_text(value)}" for name, value in placement.items()]
+    options = ["--cluster", "--namespace", namespace, "--run-id", "r1"]
+    return ["train", framework, *options, *settings, "--", *PROGRAMS[framework], *faults]
 
 
 def jobs(api: KubernetesApi) -> list[Manifest]:

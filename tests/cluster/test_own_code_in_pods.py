@@ -1,6 +1,5 @@
 """A script of your own by torchrun, and a command, in two pods of each launcher."""
 
-import json
 import time
 import uuid
 from dataclasses import replace
@@ -149,9 +148,10 @@ def test_an_edited_line_trains_in_the_next_job(
     for name, value in Bucket.credentials.items():
         monkeypatch.setenv(name, value)
     with Bucket(f"code-{uuid.uuid4().hex[:8]}") as bucket:
-        store = ("--set", f"model_uri={bucket.uri('models')}", "--set", f"s3_endpoint={ENDPOINT_FOR_ALL}")
-        entry = ("--set", f"entry={json.dumps({'script': 'train.py'})}", "--set", "data=synthetic", "--set", "cpu=200m")
-        place = ("--cluster", "--namespace", cluster.api.namespace, "--launcher", "job", "--output", OUTPUT.claim)
+        store = ("--set", f"model.uri={bucket.uri('models')}", "--set", f"data.endpoint={ENDPOINT_FOR_ALL}")
+        settings = ("train.entry=train.py", "data.format=synthetic", "pods.cpu=200m", "pods.launcher=job")
+        entry = [part for pair in settings for part in ("--set", pair)]
+        place = ("--cluster", "--namespace", cluster.api.namespace, "--output", OUTPUT.claim)
         for edit in ("total", "edited"):
             (tmp_path / "train.py").write_text(SCRIPT.replace("total=one)", f"{edit}=one)"))
             trained = kubetrain("train", *place, "--code", ".", *store, *entry, cwd=tmp_path)

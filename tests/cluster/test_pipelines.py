@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,8 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.definitions.images import TRAINERS
-from support.cluster import ENDPOINT, ENDPOINT_IN_PODS, Bucket
-from support.kfp_steps import PipelineRun, StepFailed
+from support.cluster import ENDPOINT, Bucket
+from support.kfp_steps import PipelineRun, StepFailed, asked
 from support.rights import grant_launch, grant_stock_account
 
 pytestmark = pytest.mark.cluster
@@ -20,7 +19,7 @@ CORE = pytest.mark.core
 
 SECRET = Bucket.credentials["AWS_SECRET_ACCESS_KEY"]
 UNTIL_EVALUATED = ("sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model")
-SMALL_POD = {"cpu": "200m", "memory": "2Gi"}
+SHORT = {"epochs": 3}
 
 
 @pytest.fixture
@@ -30,20 +29,6 @@ def api(namespace: str) -> KubernetesApi:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
     made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
     return made
-
-
-def parameters(bucket: Bucket, **changes: Any) -> dict[str, Any]:
-    defaults = {
-        "dataset_uri": bucket.uri("digits"),
-        "model_uri": bucket.uri("models"),
-        "s3_endpoint": ENDPOINT_IN_PODS,
-        "staging_size": "1Gi",
-        "storage": {"output_size": "1Gi"},
-        **SMALL_POD,
-        "placement": {"grace_seconds": 20},
-        "train_config": {"epochs": 3},
-    }
-    return {**defaults, **changes}
 
 
 def everything_created(api: KubernetesApi) -> list[str]:
@@ -88,7 +73,8 @@ def everything_published(bucket: Bucket, prefix: str) -> str:
 def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str, launcher: Launcher) -> None:
     if launcher is Launcher.TRAINER:
         grant_launch(api)  # the stock account's permissions are older than TrainJobs
-    wanted = parameters(digits, model_uri=digits.uri(f"{launcher}/models"), min_accuracy=1.0, launcher=launcher)
+    models, pods = digits.uri(f"{launcher}/models"), {"launcher": launcher}
+    wanted = asked(digits, model={"uri": models, "gate": "accuracy>=1"}, pods=pods, train=SHORT)
     run = PipelineRun(api, f"train_{framework}", f"run-{framework}", wanted)
     synced = run.run("sync-dataset")["parameterValues"]
     place = synced["dataset_place"]
@@ -108,9 +94,9 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     assert len(evaluated["confusion_matrix"]["artifacts"][0]["metadata"]["confusionMatrix"]["rows"]) == 10
 
     if accuracy < 1:
-        with pytest.raises(StepFailed, match=r"test accuracy 0\.\d+ is below min_accuracy 1\.0000 by"):
+        with pytest.raises(StepFailed, match=r"test accuracy 0\.\d+ is below 1\.0000 by"):
             run.run("promote-model")
-    run.parameters["min_accuracy"] = 0.9
+    synced["run"]["model"]["gate"] = "accuracy>=0.9"  # as if the run had been asked for with this gate
     run.run("evaluate-model")
     uri = run.run("promote-model")["parameterValues"]["uri"]
     latest = json.loads(digits.get(f"{launcher}/models/latest.json"))
@@ -119,7 +105,7 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     assert latest["image_id"], "an image that was loaded into the node by hand has only an ID"
     assert SECRET not in everything_shown(api, run) + everything_published(digits, f"{launcher}/models/")
 
-    unchanged = {**wanted, "min_accuracy": 0.0, "skip_unchanged": True}
+    unchanged = asked(digits, model={"uri": models}, pods=pods, train={**SHORT, "skip_unchanged": True})
     again = PipelineRun(api, f"train_{framework}", "run-again", unchanged)
     assert again.run("sync-dataset")["parameterValues"]["reused"]["uri"] == uri
     assert f"nothing to train: {uri}" in again.logs["sync-dataset"]
@@ -127,7 +113,7 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
 
 @CORE
 def test_unusable_settings_are_refused_before_anything_is_created(api: KubernetesApi, digits: Bucket) -> None:
-    unusable = parameters(digits, placement={"env": {"WORLD_SIZE": "8"}})
+    unusable = asked(digits, pods={"env": {"WORLD_SIZE": "8"}})
     with pytest.raises(StepFailed, match="WORLD_SIZE is set by the operator"):
         PipelineRun(api, "train_pytorch", "run-refused", unusable).run("sync-dataset")
     assert everything_created(api) == []
@@ -135,7 +121,7 @@ def test_unusable_settings_are_refused_before_anything_is_created(api: Kubernete
 
 @CORE
 def test_a_missing_module_fails_the_first_step_before_the_dataset_is_read(api: KubernetesApi, digits: Bucket) -> None:
-    missing = parameters(digits, dataset_uri=digits.uri("absent"), train_config={"model": "absent.task:build"})
+    missing = asked(digits, data={"uri": digits.uri("absent")}, model={"name": "absent.task:build"})
     with pytest.raises(StepFailed, match=r"cannot import 'absent\.task' .*No module named 'absent'"):
         PipelineRun(api, "train_pytorch", "run-missing", missing).run("sync-dataset")
     assert everything_created(api) == []
@@ -172,8 +158,8 @@ def test_a_folder_of_code_from_s3_to_a_published_model(
     api: KubernetesApi, digits: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = bring(digits, monkeypatch, tmp_path, train=OWN_SCRIPT, layers="ANSWER = 42")
-    config = {"entry": {"script": "train.py"}, "code": digest}
-    run = PipelineRun(api, "train_pytorch", "run-code", parameters(digits, train_config=config, min_accuracy=0.5))
+    wanted = asked(digits, model={"gate": "accuracy>=0.5"}, train={"entry": {"script": "train.py"}, "code": digest})
+    run = PipelineRun(api, "train_pytorch", "run-code", wanted)
     for step in ("sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model", "promote-model"):
         run.run(step)
     assert "[kubetrain] step=1 answer=42" in run.logs["launch-training"]
@@ -188,8 +174,8 @@ def test_a_module_that_the_code_lacks_fails_the_first_step(
     api: KubernetesApi, digits: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = bring(digits, monkeypatch, tmp_path, train=OWN_SCRIPT)
-    config = {"entry": {"script": "train.py"}, "code": digest}
-    wanted = parameters(digits, dataset_uri=digits.uri("absent"), train_config=config)
+    train = {"entry": {"script": "train.py"}, "code": digest}
+    wanted = asked(digits, data={"uri": digits.uri("absent")}, train=train)
     with pytest.raises(StepFailed, match=r"train\.py.*layers"):
         PipelineRun(api, "train_pytorch", "run-lack", wanted).run("sync-dataset")
     assert everything_created(api) == []
@@ -199,16 +185,17 @@ def test_a_module_that_the_code_lacks_fails_the_first_step(
 def test_a_training_that_starts_from_the_latest_model_and_spoils_it_is_not_published(
     api: KubernetesApi, digits: Bucket
 ) -> None:
-    compared = {"model_uri": digits.uri("compared"), "gate": "not worse than latest by 0.005", "workers": 1}
-    first = PipelineRun(api, "train_pytorch", "run-first", parameters(digits, **compared))
+    compared, pods = {"uri": digits.uri("compared"), "gate": "not worse than latest by 0.005"}, {"workers": 1}
+    first = PipelineRun(api, "train_pytorch", "run-first", asked(digits, model=compared, pods=pods, train=SHORT))
     for step in (*UNTIL_EVALUATED, "promote-model"):
         first.run(step)
     assert "no model is published yet to compare with" in first.logs["evaluate-model"]
     latest = digits.get("compared/latest.json")
     version, accuracy = json.loads(latest)["version"], json.loads(latest)["metrics"]["accuracy"]
 
-    spoiling = {"initial_weights": compared["model_uri"], "max_steps": 3, "schedule": "constant", "learning_rate": 30}
-    worse = PipelineRun(api, "train_pytorch", "run-worse", parameters(digits, **compared, train_config=spoiling))
+    spoiling = {"max_steps": 3, "schedule": "constant", "learning_rate": 30}
+    again = asked(digits, model={**compared, "start": compared["uri"]}, pods=pods, train=spoiling)
+    worse = PipelineRun(api, "train_pytorch", "run-worse", again)
     for step in UNTIL_EVALUATED:
         worse.run(step)
     assert "the training starts from /output/.weights/versions/" in worse.logs["launch-training"]
@@ -223,18 +210,16 @@ def test_a_training_that_starts_from_the_latest_model_and_spoils_it_is_not_publi
 
 @CORE
 def test_a_failed_training_fails_its_step_with_the_cause(api: KubernetesApi, digits: Bucket) -> None:
-    failing = parameters(digits, workers=1, train_config={"epochs": 1, "learning_rate": 1e30})
+    failing = asked(digits, pods={"workers": 1}, train={"epochs": 1, "learning_rate": 1e30})
     run = PipelineRun(api, "train_pytorch", "run-failing", failing)
     run.run("sync-dataset")
-    with pytest.raises(StepFailed, match=r"launch_training failed: master-0: .*lower learning_rate"):
+    with pytest.raises(StepFailed, match=r"launch_training failed: master-0: .*lower train\.learning_rate"):
         run.run("launch-training")
 
 
 @CORE
 def test_a_dataset_alone(api: KubernetesApi, digits: Bucket) -> None:
-    wanted = {"dataset_uri", "s3_endpoint", "staging_size"}
-    only = {name: value for name, value in parameters(digits).items() if name in wanted}
-    run = PipelineRun(api, "sync_only", "run-sync", only)
+    run = PipelineRun(api, "sync_only", "run-sync", {"data": asked(digits)["data"], "storage": {"staging_size": "1Gi"}})
     dataset = run.run("sync-dataset")["parameterValues"]["dataset_place"]
     assert dataset["claim"] in everything_created(api)
     assert "kubetrain-output" not in everything_created(api)

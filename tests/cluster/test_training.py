@@ -99,8 +99,8 @@ def test_an_output_claim_that_pods_may_not_write(cluster: Cluster) -> None:
 def test_ctrl_c_of_the_command_deletes_the_job(namespace: str, cluster: Cluster) -> None:
     cluster.sync()  # makes the output claim
     program = [str(Path(sys.executable).with_name("kubetrain")), "train", "--cluster", "--namespace", namespace]
-    settings = {"data": "synthetic", "image": TRAINERS["pytorch"], "cpu": "200m", "epochs": 10_000}
-    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    settings = ("data.format=synthetic", f"pods.image={TRAINERS['pytorch']}", "pods.cpu=200m", "train.epochs=10000")
+    pairs = [part for pair in settings for part in ("--set", pair)]
     command = [*program, "--output", STORAGE.output_claim, "--run-id", "stopped", *pairs]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None

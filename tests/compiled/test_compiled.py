@@ -1,9 +1,11 @@
 """compiled/*.yaml are current, reproducible byte for byte, and contain nothing of this machine."""
 
+import inspect
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.names import FORM_FIELDS
 from kubetrain_components.run.stages import STAGES
+from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines.definitions.compile import MAX_FILE_BYTES
+from kubetrain_pipelines.definitions.compiled_file import CompiledFile
+from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, REQUIRED, parameters_of
 from support.cli import kubetrain
 
 ROOT = Path(__file__).parents[2]
@@ -100,21 +104,24 @@ def test_every_task_runs_in_our_image_and_is_never_cached(name: str) -> None:
     assert "pip install" not in (COMPILED / name).read_text(), "an image is complete: nothing is installed at start"
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
-def test_every_parameter_reaches_a_step(name: str) -> None:
-    spec = next(yaml.safe_load_all((COMPILED / name).read_text()))
-    tasks = spec["root"]["dag"]["tasks"].values()
-    inputs = [each for task in tasks for each in task["inputs"]["parameters"].values()]
-    used = {each["componentInputParameter"] for each in inputs if "componentInputParameter" in each}
-    assert used >= set(spec["root"]["inputDefinitions"]["parameters"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_step_gets_every_field_and_the_others_the_settings_that_it_checked(name: str) -> None:
+    root = next(yaml.safe_load_all((COMPILED / name).read_text()))["root"]
+    inputs = {task: each["inputs"]["parameters"] for task, each in root["dag"]["tasks"].items()}
+    fields = {field: {"componentInputParameter": field} for field in root["inputDefinitions"]["parameters"]}
+    assert inputs["sync-dataset"].items() >= fields.items()
+    checked = {"taskOutputParameter": {"outputParameterKey": "run", "producerTask": "sync-dataset"}}
+    others = {"launch-training", "evaluate-model", "promote-model"} & inputs.keys()
+    assert {task for task, given in inputs.items() if given.get("run") == checked} == others
 
 
-def test_both_steps_that_ask_for_a_launcher_get_the_one_that_is_set() -> None:
-    spec = next(yaml.safe_load_all((COMPILED / "train_pytorch.yaml").read_text()))
-    tasks = spec["root"]["dag"]["tasks"].items()
-    inputs = {name: task["inputs"]["parameters"].get("launcher") for name, task in tasks}
-    given = {"componentInputParameter": "launcher"}
-    assert {name for name, value in inputs.items() if value == given} == {"sync-dataset", "launch-training"}
+def test_the_first_step_takes_the_fields_of_all_forms_with_their_defaults() -> None:
+    forms = {item.name: item.default for pipeline in PIPELINES for item in reversed(parameters_of(pipeline))}
+    taken = inspect.signature(sync_dataset.python_func).parameters
+    of_step = {"pipeline", "run_id", "framework", "components_image", "trainer_image", "dataset"}
+    assert taken.keys() == forms.keys() | of_step
+    optional = forms.keys() - {"data_uri", "model_uri"}
+    assert {name: taken[name].default for name in optional} == {name: forms[name] for name in optional}
 
 
 def pod_settings(name: str) -> dict[str, Any]:
@@ -162,15 +169,19 @@ def test_we_set_no_resources_on_the_launch_task_because_they_would_apply_to_the_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_parameter_has_the_default_of_its_setting(name: str) -> None:
-    """Another default would count as set, and conflict with the JSON parameter."""
-    spec = next(yaml.safe_load_all((COMPILED / name).read_text()))
-    parameters = spec["root"]["inputDefinitions"]["parameters"]
-    assert all(each["description"] for each in parameters.values())
-    defaults = {**Placement().to_dict(), **Storage().to_dict()}
-    same = parameters.keys() & defaults.keys()
-    assert {"staging_claim", "staging_size", "exposure", "storage_class"} <= same
-    assert {each: parameters[each]["defaultValue"] for each in same} == {each: defaults[each] for each in same}
+def test_a_field_has_the_type_the_default_and_the_choices_of_its_setting(name: str) -> None:
+    """A field at the default of its setting counts as not set. The form offers literals as a dropdown."""
+    compiled = {item.name: item for item in CompiledFile.read(COMPILED / name).parameters}
+    declared = {item.name: item for item in parameters_of(name.removesuffix(".yaml").replace("_", "-"))}
+    parameters = next(yaml.safe_load_all((COMPILED / name).read_text()))["root"]["inputDefinitions"]["parameters"]
+    offered = {field: tuple(each.get("literals", ())) for field, each in parameters.items()}
+    assert {field: replace(item, choices=offered[field]) for field, item in compiled.items()} == declared
+    settings = {field: FORM_FIELDS[field] for field in declared.keys() & FORM_FIELDS.keys() - {"train_entry"}}
+    assert {"data_uri", "storage_class"} < settings.keys()
+    for field, setting in settings.items():
+        default = REQUIRED if setting.field.metadata["is_required"] else setting.default
+        choices = (True, False) if setting.field.type is bool else setting.field.metadata["choices"]
+        assert (compiled[field].default, offered[field]) == (default, choices), field
 
 
 def test_the_stages_follow_each_other() -> None:
@@ -206,7 +217,7 @@ def test_a_step_waits_only_for_steps_whose_outputs_it_takes(name: str) -> None:
         "launch-training": ["sync-dataset"],
         "collect-checkpoint": ["launch-training"],
         "evaluate-model": ["collect-checkpoint", "launch-training", "sync-dataset"],
-        "promote-model": ["evaluate-model", "launch-training"],
+        "promote-model": ["evaluate-model", "launch-training", "sync-dataset"],
     }
 
 

@@ -22,29 +22,34 @@ def assert_one_sentence(finished: Finished, exit_code: int, *messages: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--pipeline", "train-pytroch"], "unknown pipeline 'train-pytroch': did you mean 'train-pytorch'?"),
-        (["--set", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
-        (["--set", "worker=3"], "unknown setting 'worker': did you mean 'workers'?"),
-        (["--set", "epochs"], "--set takes name=value, not 'epochs'"),
-        (["--set", "epochs=ten"], "epochs must be a whole number, not 'ten'"),
-        (["--set", "epochs=-1"], "epochs must be at least 1, not -1"),
-        (["--set", "learning_rate=fast"], "learning_rate must be a number, not 'fast'"),
-        (["--set", "workers=0"], "workers must be a number from 1 to 10000, not 0"),
-        (["--set", "workers=two"], "workers must be a whole number, not 'two'"),
-        (["--set", "min_accuracy=97"], "min_accuracy must be a number from 0 to 1, not 97.0"),
-        (["--set", "model=torchvision:resnet51"], "did you mean 'torchvision:resnet5"),
-        (["--set", "model=keras:resnet50"], "is for tensorflow, but this run trains with pytorch"),
-        (["--set", "dataset_uri=gs://bucket/x"], "dataset_uri 'gs://bucket/x' is neither s3://BUCKET/PREFIX nor"),
-        (["--set", "dataset_uri="], "dataset_uri is empty"),
-        (["--set", "preflight=avoid"], "preflight=avoid is for a cluster, which has other nodes: leave it out"),
-        (["--set", "model_uri=s3://mine/models"], "model_uri is set without dataset_uri"),
+        (["train-pytroch"], "unknown pipeline 'train-pytroch': did you mean 'train-pytorch'?"),
+        (["absent.yaml"], "absent.yaml cannot be read"),
+        (["--set", "epochs=3"], "there is no setting 'epochs': did you mean 'train.epochs'?"),
+        (["--set", "train.epoch=3"], "there is no setting 'train.epoch': did you mean 'train.epochs'?"),
+        (["--set", "pods.worker=3"], "there is no setting 'pods.worker': did you mean 'pods.workers'?"),
+        (["--set", "epochs"], "--set takes GROUP.NAME=VALUE, not 'epochs'"),
+        (["--set", "train.epochs=ten"], "train.epochs must be a whole number, not 'ten'"),
+        (["--set", "train.epochs=-1"], "train.epochs must be at least 1, not -1"),
+        (["--set", "train.learning_rate=fast"], "train.learning_rate must be a number, not 'fast'"),
+        (["--set", "pods.workers=0"], "pods.workers must be at least 1, not 0"),
+        (["--set", "pods.workers=two"], "pods.workers must be a whole number, not 'two'"),
+        (["--set", "model.gate=accuracy>=97"], "no accuracy is at least 97, because it is from 0 to 1"),
+        (["--set", "model.name=torchvision:resnet51"], "did you mean 'torchvision:resnet5"),
+        (["--set", "model.name=keras:resnet50"], "is for tensorflow, but this run trains with pytorch"),
+        (["--set", "data.uri=gs://bucket/x"], "data.uri 'gs://bucket/x' is neither s3://BUCKET/PREFIX nor"),
+        (["--set", "data.uri="], "data.uri is empty"),
         (
-            ["--pipeline", "train-tensorflow", "--set", "processes_per_worker=2"],
-            "unknown setting 'processes_per_worker'",
+            ["--set", "train.preflight=avoid"],
+            "train.preflight=avoid is for a cluster, which has other nodes: leave it out",
+        ),
+        (["--set", "model.uri=s3://mine/models"], "model.uri is set without data.uri"),
+        (
+            ["train-tensorflow", "--set", "pods.processes=2"],
+            "pods.processes is 2, but a TensorFlow process uses every GPU of its pod",
         ),
         (
-            ["--set", "dataset_uri=s3://b/p", "--set", "dataset_access=public"],
-            "dataset_access is 'public': use one of credentials, anonymous, requester-pays",
+            ["--set", "data.uri=s3://b/p", "--set", "data.access=public"],
+            "data.access cannot be 'public'",
         ),
     ],
 )
@@ -75,8 +80,8 @@ def test_a_missing_dataset(
 ) -> None:
     finished = kubetrain(
         *("run", "--workspace", tmp_path),
-        *("--set", f"dataset_uri={dataset_uri.format(bucket=bucket)}"),
-        *("--set", f"s3_endpoint={endpoint or s3.url}"),
+        *("--set", f"data.uri={dataset_uri.format(bucket=bucket)}"),
+        *("--set", f"data.endpoint={endpoint or s3.url}"),
         **CREDENTIALS,
     )
     assert_one_sentence(finished, 1, message.format(bucket=bucket))
@@ -126,10 +131,9 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("arguments", "exit_code", "message"),
         [
-            (["--framework", "pytorhc"], 2, "unknown framework 'pytorhc': did you mean 'pytorch'?"),
-            (["--set", "epochs=0"], 2, "epochs must be at least 1"),
-            (["--set", "workers=3"], 2, "workers is an option of this command: use --workers"),
-            (["--framework", "tensorflow", "--processes-per-worker", "2"], 2, "uses every GPU of its pod"),
+            (["train-pytorhc"], 2, "unknown pipeline 'train-pytorhc': did you mean 'train-pytorch'?"),
+            (["--set", "train.epochs=0"], 2, "train.epochs must be at least 1"),
+            (["train-tensorflow", "--set", "pods.processes=2"], 2, "uses every GPU of its pod"),
             (["--run-id", "../../escape"], 2, "run_id '../../escape' cannot name a folder"),
             ([], 1, "/no/such/folder is not a directory"),
         ],
@@ -153,9 +157,9 @@ class TestTrain:
         ("arguments", "message"),
         [
             ((), "--data names no PVC: pass PVC or PVC:PATH"),
-            (("--data", "digits", "--set", "gpu=1"), "unknown setting 'gpu': did you mean 'gpus'?"),
-            (("--data", "digits", "--set", "memory=16GB"), "memory '16GB' is not a Kubernetes quantity"),
-            (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to"),
+            (("--data", "digits", "--set", "pods.gpu=1"), "did you mean 'pods.gpus'?"),
+            (("--data", "digits", "--set", "pods.memory=16GB"), "memory '16GB' is not a Kubernetes quantity"),
+            (("--data", "digits", "--set", "pods.min_workers=3"), "pods.min_workers is 3, more than pods.workers, 2"),
         ],
     )
     def test_settings_that_no_cluster_accepts(self, arguments: tuple[str, ...], message: str) -> None:
@@ -170,7 +174,7 @@ class TestTrain:
 
     def test_a_dry_run_prints_a_manifest(self) -> None:
         data = ("--data", "digits:versions/0123456789abcdef/data")
-        finished = kubetrain("train", "--cluster", "--dry-run", *data, "--output", "out", "--set", "gpus=2")
+        finished = kubetrain("train", "--cluster", "--dry-run", *data, "--output", "out", "--set", "pods.gpus=2")
         manifest = yaml.safe_load(finished.output)
         assert (finished.exit_code, manifest["kind"]) == (0, "PyTorchJob")
         assert finished.output.startswith("# launcher auto")
@@ -191,13 +195,23 @@ class TestTrain:
         assert "apiVersion" not in finished.output
 
     def test_a_list_of_something_else_than_kubernetes_objects(self) -> None:
-        arguments = ("train", "--cluster", "--dry-run", "--data", "digits", "--output", "out", "--min-workers", "2")
-        finished = kubetrain(*arguments, "--set", "scale_metrics=[5]")
+        arguments = (
+            "train",
+            "--cluster",
+            "--dry-run",
+            "--data",
+            "digits",
+            "--output",
+            "out",
+            "--set",
+            "pods.min_workers=2",
+        )
+        finished = kubetrain(*arguments, "--set", "pods.scale_metrics=[5]")
         assert_one_sentence(finished, 2, "scale_metrics[0] is not an object")
 
     def test_a_dry_run_prints_what_is_created_beside_the_job(self) -> None:
         arguments = ("train", "--cluster", "--dry-run", "--data", "digits", "--output", "out")
-        finished = kubetrain(*arguments, "--launcher", "job")
+        finished = kubetrain(*arguments, "--set", "pods.launcher=job")
         service, job = yaml.safe_load_all(finished.output)
         assert (finished.exit_code, service["kind"], job["kind"]) == (0, "Service", "Job")
         assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
@@ -206,32 +220,29 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("--launcher", "job"), "--launcher job applies only to a cluster: add --cluster"),
-            (("--set", "preflight=avoid"), "preflight=avoid is for a cluster, which has other nodes"),
-            (("--launcher", "operator"), "launcher is 'operator': use one of auto, training-operator, trainer, job"),
-            (("--launcher", "operator", "--cluster"), "launcher is 'operator': use one of"),
+            (("--set", "train.preflight=avoid"), "train.preflight=avoid is for a cluster, which has other nodes"),
+            (("--set", "pods.launcher=operator"), "pods.launcher cannot be 'operator'"),
+            (("--set", "pods.launcher=operator", "--cluster"), "pods.launcher cannot be 'operator'"),
         ],
     )
     def test_a_launcher_or_setting_that_cannot_be_used_here(self, arguments: tuple[str, ...], message: str) -> None:
-        finished = kubetrain("train", "--output", "out", "--set", "data=synthetic", *arguments)
+        finished = kubetrain("train", "--output", "out", "--set", "data.format=synthetic", *arguments)
         assert (finished.exit_code, message in finished.output) == (2, True), finished.output
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("--framework", "mpi", "--", "mpirun"), "--framework mpi runs only on a cluster: add --cluster"),
-            (("--framework", "jax", "--cluster"), "--framework jax runs your own program: add -- and its command"),
-            (("--framework", "jax", "--cluster", "--", "python", "a.py"), "placement has no image: set image"),
-            (("--framework", "jax", "--cluster", "--workers", "0", "--", "x"), "--workers is 0"),
-            (("--framework", "jax", "--cluster", "--min-workers", "1", "--", "x"), "apply only to pytorch"),
-            (("--framework", "jax", "--cluster", "--processes-per-worker", "2", "--", "x"), "trainers and mpi"),
-            (("--framework", "jax", "--cluster", "--launcher", "x", "--", "x"), "launcher is 'x': use one of auto"),
-            (("--framework", "jax", "--cluster", "--set", "epochs=3", "--", "x"), "unknown setting 'epochs'"),
-            (("--framework", "jax", "--cluster", "--set", "workers=3", "--", "x"), "use --workers"),
-            (("--framework", "jax", "--cluster", "--run-id", "../x", "--", "x"), "--run-id '../x'"),
-            (("--framework", "bogus", "--", "x"), "unknown framework 'bogus'"),
-            (("--framework", "jax", "python", "train.py", "--cluster"), "runs only on a cluster"),
-            (("--output", "out", "--", "python", "train.py"), "pytorch takes no command: set entry to your program"),
+            (("mpi", "--", "mpirun"), "mpi runs only on a cluster: add --cluster"),
+            (("jax", "--cluster"), "jax runs your own program: add -- and its command"),
+            (("jax", "--cluster", "--", "python", "a.py"), "the pods have no image: set pods.image"),
+            (("jax", "--cluster", "--set", "pods.workers=0", "--", "x"), "pods.workers must be at least 1"),
+            (("jax", "--cluster", "--set", "pods.min_workers=1", "--", "x"), "apply only to train-pytorch"),
+            (("jax", "--cluster", "--set", "pods.processes=2", "--", "x"), "only to train-pytorch and mpi"),
+            (("jax", "--cluster", "--set", "pods.launcher=x", "--", "x"), "pods.launcher cannot be 'x'"),
+            (("jax", "--cluster", "--set", "train.epochs=3", "--", "x"), "settings of pods alone, but train is set"),
+            (("jax", "--cluster", "--run-id", "../x", "--", "x"), "--run-id '../x'"),
+            (("bogus", "--", "x"), "only mpi, xgboost, paddle, jax take a command"),
+            (("--output", "out", "--", "python", "train.py"), "take a command after --: set train.entry"),
             (("--data", "digits"), "--output is missing"),
         ],
     )
@@ -241,7 +252,7 @@ class TestTrain:
         assert_one_sentence(finished, 2, message)
 
     def test_a_dry_run_needs_cluster(self) -> None:
-        finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")
+        finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data.format=synthetic")
         assert (finished.exit_code, "add --cluster" in finished.output) == (2, True)
 
 
@@ -251,10 +262,10 @@ class TestTrain:
         ("translate - <&-", "no job to translate"),
         ("diagnose - <&-", "standard input: it is empty"),
         (
-            f"render {' '.join(f'--set {each}=s3://b/{each}' for each in ('dataset_uri', 'model_uri'))} >/dev/full",
+            "render --set data.uri=s3://b/data --set model.uri=s3://b/models >/dev/full",
             "No space",
         ),
-        ("render --set $(printf %0100000d)=1", "unknown setting '000"),
+        ("render --set $(printf %0100000d)=1", "there is no setting '000"),
     ],
 )
 def test_what_a_shell_closes_or_fills_ends_with_a_sentence(command: str, says: str) -> None:
@@ -266,11 +277,12 @@ def test_what_a_shell_closes_or_fills_ends_with_a_sentence(command: str, says: s
 
 
 class TestRender:
-    URIS = ("--set", "dataset_uri=s3://bucket/digits", "--set", "model_uri=s3://bucket/models")
+    URIS = ("--set", "data.uri=s3://bucket/digits", "--set", "model.uri=s3://bucket/models")
 
     def test_everything_that_a_run_creates(self) -> None:
-        settings = ("--set", "gpus=2", "--set", "staging_size=2Ti", "--set", "s3_secret=mine", "--set", "epochs=9")
-        finished = kubetrain("render", "--pipeline", "train-tensorflow", "--run-id", "r1", *self.URIS, *settings)
+        pairs = ("pods.gpus=2", "storage.staging_size=2Ti", "data.secret=mine", "train.epochs=9")
+        settings = [f"--set={pair}" for pair in pairs]
+        finished = kubetrain("render", "train-tensorflow", "--run-id", "r1", *self.URIS, *settings)
         assert finished.exit_code == 0, finished.output
         staging, _, transfer, training, evaluation = yaml.safe_load_all(finished.output)
         assert staging["spec"]["resources"]["requests"]["storage"] == "2Ti"
@@ -283,31 +295,35 @@ class TestRender:
         assert "# launcher auto" in finished.output
 
     def test_a_launcher_that_is_set(self) -> None:
-        finished = kubetrain("render", *self.URIS, "--set", "launcher=trainer")
+        finished = kubetrain("render", *self.URIS, "--set", "pods.launcher=trainer")
         kinds = [each["kind"] for each in yaml.safe_load_all(finished.output)]
         assert kinds[3:] == ["TrainingRuntime", "TrainJob", "Job"]
         assert "# launcher auto" not in finished.output
 
-    def test_the_parameters_of_a_submitted_run(self, tmp_path: Path) -> None:
-        parameters = {"dataset_uri": "s3://bucket/digits", "model_uri": "s3://bucket/models", "skip_unchanged": True}
-        objects = {"placement": {"gpus": 1, "env": {"A": "b"}}, "train_config": {"epochs": 9}, "storage": {}}
-        file = tmp_path / "nightly.json"
-        file.write_text(json.dumps({**parameters, **objects, "workers": 3}))
-        of_file = kubetrain("render", "--params", str(file), "--set", "gpus=2")
-        settings = ("gpus=2", 'env={"A": "b"}', "epochs=9", "workers=3", "skip_unchanged=true")
-        assert of_file.exit_code == 0, of_file.output
-        assert of_file.output == kubetrain("render", *self.URIS, *(f"--set={each}" for each in settings)).output
+    def test_a_file_says_the_same_as_its_settings_by_name(self, tmp_path: Path) -> None:
+        groups = {
+            "data": {"uri": "s3://bucket/digits"},
+            "model": {"uri": "s3://bucket/models"},
+            "pods": {"gpus": 1, "env": {"A": "b"}, "workers": 3},
+            "train": {"epochs": 9, "skip_unchanged": True},
+        }
+        for name in ("nightly.json", "nightly.yaml"):
+            (tmp_path / name).write_text(json.dumps(groups) if name.endswith("json") else yaml.safe_dump(groups))
+        pairs = ("pods.gpus=2", "pods.env.A=b", "train.epochs=9", "pods.workers=3", "train.skip_unchanged=true")
+        by_name = kubetrain("render", *self.URIS, *(f"--set={pair}" for pair in pairs))
+        assert by_name.exit_code == 0, by_name.output
+        for file in tmp_path.iterdir():
+            assert kubetrain("render", file, "--set", "pods.gpus=2").output == by_name.output
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((), "dataset_uri is missing"),
-            ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'staging_size'?"),
-            ((*URIS, "--set", "restart_policy=Always"), "restart_policy Always"),
-            ((*URIS, "--set", "placement=[]"), "placement must be a JSON object, not []"),
-            (("--params", "/nosuch"), "--params /nosuch cannot be read"),
-            (("--params", "/dev/null"), "--params /dev/null is not valid JSON (Expecting value"),
-            (("--pipeline", "train-torch"), "unknown pipeline 'train-torch'"),
+            ((), "data.uri is missing"),
+            ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'storage.staging_size'?"),
+            ((*URIS, "--set", "pods.restart_policy=Always"), "pods.restart_policy Always"),
+            ((*URIS, "--set", "pods.nccl=[]"), "pods.nccl must be a JSON object, not []"),
+            (("/nosuch.yaml",), "/nosuch.yaml cannot be read"),
+            (("train-torch",), "unknown pipeline 'train-torch'"),
         ],
     )
     def test_parameters_that_no_run_accepts(self, arguments: tuple[str, ...], message: str) -> None:
@@ -317,35 +333,35 @@ class TestRender:
     def test_a_parameter_adds_no_manifest(self) -> None:
         evil = "x\napiVersion: v1\nkind: Secret\nmetadata: {name: evil}\n---\n"
         entry = json.dumps({"script": f"{evil}.py"})
-        shown = kubetrain("render", *self.URIS, "--set", f"entry={entry}")
+        shown = kubetrain("render", *self.URIS, "--set", f"train.entry={entry}")
         kinds = [each["kind"] for each in yaml.safe_load_all(shown.output)]
         assert (shown.exit_code, "Secret" in kinds) == (0, False), shown.output
-        refused = kubetrain("render", *self.URIS, "--set", f"image={evil}#")
+        refused = kubetrain("render", *self.URIS, "--set", f"pods.image={evil}#")
         assert (refused.exit_code, "is not a valid name of an image" in refused.output) == (2, True)
 
     def test_an_error_leaves_no_output_for_kubectl(self) -> None:
-        finished = kubetrain("render", *self.URIS, "--set", 'storage={"transfer": {"env": 3}}')
+        finished = kubetrain("render", *self.URIS, "--set", "storage.transfer.env=3")
         assert finished.exit_code == 2
         assert "#" not in finished.output
 
 
 def test_an_unknown_command_or_option_suggests_the_nearest() -> None:
     assert "run" in kubetrain("rnu").output
-    finished = kubetrain("run", "--pipelin", "x")
+    finished = kubetrain("run", "--workspac", "x")
     assert finished.exit_code == 2
-    assert "--pipeline" in finished.output
+    assert "--workspace" in finished.output
 
 
 def test_debug_shows_the_traceback_at_any_position(tmp_path: Path) -> None:
     for arguments in (["--debug", "run", "--set", "x=1"], ["run", "--set", "x=1", "--debug"]):
         finished = kubetrain(*arguments, cwd=tmp_path)
         assert "Traceback" in finished.output
-        assert "InvalidSetting: unknown setting 'x'" in finished.output
+        assert "InvalidSetting: there is no setting 'x'" in finished.output
         assert finished.exit_code == 2, "the same as without"
 
 
 def test_debug_after_two_dashes_belongs_to_the_users_program() -> None:
-    job = ("--cluster", "--framework", "jax", "--output", "out", "--set", "image=i:1", "--dry-run")
+    job = ("jax", "--cluster", "--output", "out", "--set", "pods.image=i:1", "--dry-run")
     rendered = kubetrain("train", *job, "--", "python", "train.py", "--debug", "--verbose")
     assert rendered.exit_code == 0, rendered.output
     assert "- '--debug'\n" in rendered.output

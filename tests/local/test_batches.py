@@ -149,5 +149,5 @@ def test_samples_of_functions_classes_numbers_and_shared_memory_can_be_sent() ->
     ],
 )
 def test_the_object_that_cannot_be_sent_is_named(samples: Any, place: str) -> None:
-    with pytest.raises(KubetrainError, match=rf"^{place} cannot be sent to the processes .* loader_workers=0"):
+    with pytest.raises(KubetrainError, match=rf"^{place} cannot be sent to the processes .* train\.loader_workers=0"):
         check_sendable("samples", samples)

@@ -35,7 +35,13 @@ CACHE_GB = 0.0012
 """In which 60 of 200 shards fit, 45 of them for the training."""
 CACHE_BYTES = int(CACHE_GB * 1e9)
 CONFIG: dict[str, Any] = {"data": "tar_shards", "data_access": "cache", "cache_gb": CACHE_GB, "metrics_port": 0}
-SETTINGS = ("data=tar_shards", "data_access=cache", f"cache_gb={CACHE_GB}", "log_every=5", "loader_workers=0")
+SETTINGS = (
+    "data.format=tar_shards",
+    "data.delivery=cache",
+    f"data.cache_gb={CACHE_GB}",
+    "train.log_every=5",
+    "train.loader_workers=0",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -49,16 +55,16 @@ def store(digits: Path, tmp_path: Path, bucket: str, s3: EmbeddedS3) -> ObjectSt
 
 
 def run_arguments(framework: str, store: ObjectStore, url: str, workspace: Path, *settings: str) -> list[str]:
-    places = (f"dataset_uri={store.uri}", f"s3_endpoint={url}", f"model_uri={workspace / 'models'}")
+    places = (f"data.uri={store.uri}", f"data.endpoint={url}", f"model.uri={workspace / 'models'}")
     pairs = chain.from_iterable(("--set", each) for each in (*places, *SETTINGS, *settings))
-    return ["run", "--pipeline", f"train-{framework}", "--workspace", str(workspace), *pairs]
+    return ["run", f"train-{framework}", "--workspace", str(workspace), *pairs]
 
 
 @pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_run_trains_and_evaluates_within_its_cache(
     framework: str, store: ObjectStore, s3: EmbeddedS3, tmp_path: Path
 ) -> None:
-    run = start(*run_arguments(framework, store, s3.url, tmp_path / "workspace", "epochs=10"))
+    run = start(*run_arguments(framework, store, s3.url, tmp_path / "workspace", "train.epochs=10"))
     most, shards = 0, 0
     while run.poll() is None:
         caches = (tmp_path / "workspace").glob("shard-cache-*")
@@ -89,7 +95,7 @@ def test_a_run_trains_and_evaluates_within_its_cache(
 def test_a_shard_that_changes_stops_the_training_by_name(
     framework: str, store: ObjectStore, s3: EmbeddedS3, tmp_path: Path
 ) -> None:
-    run = start(*run_arguments(framework, store, s3.url, tmp_path / "workspace", "epochs=1000"))
+    run = start(*run_arguments(framework, store, s3.url, tmp_path / "workspace", "train.epochs=1000"))
     log = tmp_path / "workspace" / "logs" / "pipeline.log"
     read_until(run, "launch_training: step")
     for number in range(140):

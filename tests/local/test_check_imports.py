@@ -56,20 +56,20 @@ def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, 
     [
         ({"script": "fine.py"}, "'fine.py' can start"),
         ({"command": ["python", "-u", "fine.py"]}, "'python' can start"),
-        ({"script": "absent.py"}, "error: entry: there is no script 'absent.py' in "),
-        ({"command": ["absent"]}, "error: entry: there is no program 'absent' where the training runs"),
-        ({"command": ["python", "absent.py"]}, "error: entry: there is no script 'absent.py' in "),
+        ({"script": "absent.py"}, "error: train.entry: there is no script 'absent.py' in "),
+        ({"command": ["absent"]}, "error: train.entry: there is no program 'absent' where the training runs"),
+        ({"command": ["python", "absent.py"]}, "error: train.entry: there is no script 'absent.py' in "),
         ({"command": ["python", "-m", "json.tool", "absent.py"]}, "'python' can start"),
         (
             {"script": "nested.py"},
-            "error: entry: 'nested.py' imports modules that are not installed where it would run: not_installed",
+            "error: train.entry: 'nested.py' imports modules that are not installed where it would run: not_installed",
         ),
         ({"script": "broken.py"}, "error: cannot import 'broken.py': invalid syntax (broken.py, line 1)"),
         ({"script": "optional.py"}, "'optional.py' can start"),
         ({"script": "finds_more.py"}, "'finds_more.py' can start"),
         (
             {"script": "fine.py", "evaluation": {"script": "absent.py"}},
-            "error: entry: there is no script",
+            "error: train.entry: there is no script",
         ),
     ],
 )
@@ -122,8 +122,8 @@ def test_a_job_that_cannot_tell_is_only_a_warning(
 
 def test_a_missing_module_fails_the_run_before_the_dataset_is_read(tmp_path: Path) -> None:
     finished = kubetrain(
-        *("run", "--workspace", tmp_path / "workspace", "--set", f"dataset_uri={tmp_path / 'no-dataset'}"),
-        *("--set", "model=absent:build"),
+        *("run", "--workspace", tmp_path / "workspace", "--set", f"data.uri={tmp_path / 'no-dataset'}"),
+        *("--set", "model.name=absent:build"),
         cwd=tmp_path,
     )
     assert finished.exit_code == 1

@@ -62,7 +62,7 @@ def test_each_is_named_once_and_another_takes_its_place(
     said = [line for line in trained.stdout.splitlines() if "is left out" in line]
     names = [Path(line.split()[0]).name.rpartition("-")[2] for line in said]  # in shards, the folder is a prefix
     assert sorted(names) == sorted(DAMAGED), said
-    assert all(f", {number} of 3 (skip_damaged)" in line for number, line in enumerate(said, 1))
+    assert all(f", {number} of 3 (train.skip_damaged)" in line for number, line in enumerate(said, 1))
     steps = [row for row in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in row]
     assert len(steps) == 12, "epochs are as long as before"
 
@@ -102,4 +102,4 @@ def test_one_more_than_allowed_fails_the_training(framework: str, data: Path, tm
     assert trained.stdout.count("is left out") == 2
     error = trained.stdout.splitlines()[-1]
     assert "png in the dataset is not an image that can be read: replace or remove it" in error
-    assert error.endswith("or raise skip_damaged (2)")
+    assert error.endswith("or raise train.skip_damaged (2)")

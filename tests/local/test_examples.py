@@ -1,6 +1,5 @@
 """The examples of scripts of your own, by the commands that they show, and drained in the middle of their training."""
 
-import json
 import re
 import shlex
 import shutil
@@ -44,7 +43,7 @@ def command_of(example: str) -> list[str]:
     ["lightning", *(pytest.param(each, marks=THOROUGH) for each in ("ddp_script", "transformers", "keras"))],
 )
 def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str, workspace: Path) -> None:
-    settings = ("min_accuracy=0.8", f"workers={PROCESSES.get(example, 2)}")
+    settings = ("model.gate=accuracy>=0.8", f"pods.workers={PROCESSES.get(example, 2)}")
     flags = [part for setting in settings for part in ("--set", setting)]
     finished = kubetrain(*command_of(example), "--workspace", workspace, *flags, cwd=EXAMPLES / example)
     assert finished.exit_code == 0, finished.output
@@ -63,15 +62,8 @@ def test_keras_leaves_out_the_training_images_that_would_not_reach_every_process
         image.unlink()
     output = TrainingOutput(tmp_path / "output" / "run")
     finished = kubetrain(
-        *("train", "--framework", "tensorflow", "--workers", "2", "--data", data, "--output", output.path.parent),
-        *(
-            "--run-id",
-            "run",
-            "--set",
-            "metrics_port=0",
-            "--set",
-            'entry={"script": "train.py", "args": ["--epochs=1"]}',
-        ),
+        *("train", "train-tensorflow", "--data", data, "--output", output.path.parent, "--run-id", "run"),
+        *("--set", "pods.workers=2", "--set", "train.metrics_port=0", "--set", "train.entry=train.py --epochs=1"),
         cwd=EXAMPLES / "keras",
     )
     assert finished.exit_code == 0, finished.output
@@ -85,10 +77,9 @@ def test_keras_leaves_out_the_training_images_that_would_not_reach_every_process
 def test_an_example_loses_no_step_when_a_pod_is_drained(
     example: str, framework: str, digits: Path, tmp_path: Path
 ) -> None:
-    entry = {"script": "train.py", "args": ["--epochs=6"]}
     run = start(
-        *("train", "--framework", framework, "--workers", "2", "--data", digits, "--output", tmp_path / "output"),
-        *("--run-id", "run", "--set", "metrics_port=0", "--set", f"entry={json.dumps(entry)}"),
+        *("train", f"train-{framework}", "--data", digits, "--output", tmp_path / "output", "--run-id", "run"),
+        *("--set", "pods.workers=2", "--set", "train.metrics_port=0", "--set", "train.entry=train.py --epochs=6"),
         cwd=EXAMPLES / example,
     )
     seen = read_until(run, "[kubetrain] step=30 ")

@@ -88,8 +88,8 @@ class TestLossOfNan:
         sentences = [message(tmp_path, rank)["error"] for rank in range(2)]
         assert sentences[0] == sentences[1]
         assert sentences[0].startswith("the loss of rank 1 is nan at step 6, with a learning rate of 0.0")
-        assert "lower learning_rate, raise warmup_epochs, set clip_norm or precision=fp32, or set" in sentences[0]
-        assert sentences[0].endswith("a new run with resume_from=output starts from step-00000004")
+        assert "lower train.learning_rate, raise train.warmup_epochs" in sentences[0]
+        assert sentences[0].endswith("a new run with train.resume_from=output starts from step-00000004")
         assert not message(tmp_path)["curable"]
         assert "Traceback" not in "".join(logs)
         assert re.search(r"^time until the last report: \d+ s \(.*start \d+%", logs[0], re.MULTILINE)
@@ -134,7 +134,7 @@ class TestProcessThatHangs:
             message(tmp_path, 1)["error"],
         )
         # On a busy machine the other process may not notice in time that this one is lost.
-        lost = r"another process was lost in step \d+, with batch_size=8: look for the one that failed first"
+        lost = r"another process was lost in step \d+, with train\.batch_size=8: look for the one that failed first"
         waits = r"rank 0 hangs: step \d+ did .* look for another process that hangs, .*"
         assert re.fullmatch(f"{lost}|{waits}", message(tmp_path, 0)["error"])
         assert all(message(tmp_path, rank)["curable"] for rank in range(2))
@@ -146,7 +146,7 @@ class TestOutOfMemory:
     def test_in_a_step(self, framework: str, tmp_path: Path) -> None:
         finish(train(framework, tmp_path, model_args={"allocate": 400}), 1)
         assert message(tmp_path)["error"].startswith(
-            "out of memory in the first step, with batch_size=8: lower batch_size,"
+            "out of memory in the first step, with train.batch_size=8: lower train.batch_size,"
         )
         assert not message(tmp_path)["curable"]
 
@@ -154,7 +154,8 @@ class TestOutOfMemory:
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_for_the_model(self, framework: str, tmp_path: Path) -> None:
         finish(train(framework, tmp_path, model_args={"units": 200_000_000}), 1)
-        assert message(tmp_path)["error"].startswith("out of memory at the start, with batch_size=8: lower batch_size,")
+        found = message(tmp_path)["error"]
+        assert found.startswith("out of memory at the start, with train.batch_size=8: lower train.batch_size,")
         assert not message(tmp_path)["curable"]
 
     def test_of_the_shared_memory_of_loading_processes(self, tmp_path: Path) -> None:

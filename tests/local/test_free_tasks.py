@@ -75,7 +75,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({}, "max_steps must be set, because the training data has no len()"),
     "empty": ({}, "the training data yields no samples when it is read from its beginning"),
-    "batches": ({"batch_size": 4}, "yields a batch of 8 samples, but batch_size is 4"),
+    "batches": ({"batch_size": 4}, "yields a batch of 8 samples, but train.batch_size is 4"),
     "collated-batches": ({}, "collate has no use: remove it"),
     "batches-without-tensors": ({"max_steps": 4}, "the data yields a batch without tensors"),
     "indexed-batches": ({}, "[index] has no use: remove it"),

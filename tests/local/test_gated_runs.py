@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def run(workspace: Path, data: Path, gate: str, steps: int) -> tuple[Finished, dict]:
-    settings = ("--set", f"dataset_uri={data}", "--set", "workers=1", "--set", f"max_steps={steps}")
-    finished = kubetrain("run", "--workspace", workspace, *settings, "--set", f"gate={gate}")
+    settings = ("--set", f"data.uri={data}", "--set", "pods.workers=1", "--set", f"train.max_steps={steps}")
+    finished = kubetrain("run", "--workspace", workspace, *settings, "--set", f"model.gate={gate}")
     return finished, run_json(workspace)
 
 

@@ -1,7 +1,7 @@
 """Scripts as guides on distributed training show them, brought by --code: they run, fail and resume as they are."""
 
-import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -39,14 +39,13 @@ pytestmark = pytest.mark.slow
 
 
 def settings_of(name: str, *more: str) -> tuple[str, ...]:
-    entry = {"script": f"{name}.py", "args": [*ARGUMENTS[name], *more]}
-    return ("--set", f"entry={json.dumps(entry)}")
+    return ("--set", f"train.entry={shlex.join([f'{name}.py', *ARGUMENTS[name], *more])}")
 
 
 def run(tmp_path: Path, name: str, code: Path, *more: str) -> Finished:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "unused").touch()
-    command = ("run", "--pipeline", PIPELINES[name], "--code", code, "--set", "dataset_uri=data")
+    command = ("run", PIPELINES[name], "--code", code, "--set", "data.uri=data")
     return kubetrain(*command, *settings_of(name, *more), cwd=tmp_path)
 
 
@@ -73,10 +72,12 @@ def test_a_script_as_it_is_becomes_a_published_model(name: str, tmp_path: Path) 
 def test_a_script_that_fails_fails_its_training_and_shows_why(
     name: str, argument: str, cause: str, tmp_path: Path
 ) -> None:
-    framework = PIPELINES[name].removeprefix("train-")
-    command = ("train", "--framework", framework, "--code", SCRIPTS, "--max-restarts", "0", "--workers", "2")
-    folders = ("--data", tmp_path, "--output", tmp_path / "output", "--set", "metrics_port=0")
-    finished = kubetrain(*command, *folders, *settings_of(name, argument), cwd=tmp_path)
+    finished = kubetrain(
+        *("train", PIPELINES[name], "--code", SCRIPTS, "--data", tmp_path, "--output", tmp_path / "output"),
+        *("--set", "pods.max_restarts=0", "--set", "pods.workers=2", "--set", "train.metrics_port=0"),
+        *settings_of(name, argument),
+        cwd=tmp_path,
+    )
     assert finished.exit_code == 1
     assert cause in re.findall(r"^error: .*", finished.output, re.MULTILINE)[-1]
 

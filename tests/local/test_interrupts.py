@@ -16,7 +16,7 @@ from support.cli import SOON_SECONDS, interrupt, kubetrain, processes_of, read_u
 
 pytestmark = pytest.mark.slow
 
-SHORT = ("--set", "max_steps=5", "--set", "workers=1")
+SHORT = ("--set", "train.max_steps=5", "--set", "pods.workers=1")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_arguments(workspace: Path, data: Path | None = None) -> list[str]:
     """Without data the run starts an S3 server first."""
-    return ["run", "--workspace", str(workspace), *(["--set", f"dataset_uri={data}"] if data else [])]
+    return ["run", "--workspace", str(workspace), *(["--set", f"data.uri={data}"] if data else [])]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def run_arguments(workspace: Path, data: Path | None = None) -> list[str]:
         ("prepare_storage: started", "prepare_storage", ()),
         ("sync_dataset: started", "sync_dataset", ()),
         ("launch_training: started", "launch_training", ()),
-        ("launch_training: step", "launch_training", ("--set", "epochs=1000")),
+        ("launch_training: step", "launch_training", ("--set", "train.epochs=1000")),
         ("evaluate_model: started", "evaluate_model", SHORT),
     ],
 )
@@ -59,7 +59,7 @@ def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: st
 @pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [0.2, 0.7, 1.2])
 def test_a_second_ctrl_c_loses_no_report(workspace: Path, digits: Path, seconds: float) -> None:
-    run = start(*run_arguments(workspace, digits), "--set", "epochs=1000")
+    run = start(*run_arguments(workspace, digits), "--set", "train.epochs=1000")
     read_until(run, "launch_training: step")
     os.killpg(run.pid, signal.SIGINT)
     time.sleep(seconds)
@@ -71,15 +71,15 @@ def test_a_second_ctrl_c_loses_no_report(workspace: Path, digits: Path, seconds:
 
 
 def test_a_stopped_training_is_resumed_with_the_printed_setting(workspace: Path, digits: Path) -> None:
-    run = start(*run_arguments(workspace, digits), "--set", "workers=1", "--set", "epochs=1000")
+    run = start(*run_arguments(workspace, digits), "--set", "pods.workers=1", "--set", "train.epochs=1000")
     read_until(run, "launch_training: step")
     output = interrupt(run).output
     setting = re.search(
-        r"the training saved a checkpoint: (--set resume_from=\S+) continues from it\n+stopped\n$", output
+        r"the training saved a checkpoint: (--set train.resume_from=\S+) continues from it\n+stopped\n$", output
     )
     assert setting, output
     resumed = start(
-        *run_arguments(workspace, digits), "--set", "workers=1", "--set", "epochs=1000", *setting[1].split()
+        *run_arguments(workspace, digits), "--set", "pods.workers=1", "--set", "train.epochs=1000", *setting[1].split()
     )
     read_until(resumed, "launch_training: step")
     interrupt(resumed)

@@ -16,7 +16,7 @@ from support.kfp_server import KfpServer
 
 COMPILED = Path(__file__).parents[2] / "compiled" / "sync_only.yaml"
 RECORDED = Path(__file__).parents[1] / "unit" / "recorded" / "kfp"
-SUBMIT = ("submit", COMPILED, "--set", "dataset_uri=s3://b/data")
+SUBMIT = ("submit", COMPILED, "--set", "data.uri=s3://b/data")
 CANARY = "canary-0d44"
 
 
@@ -43,14 +43,14 @@ def test_exit_codes_and_no_secrets(server: KfpServer, monkeypatch: pytest.Monkey
     server.next_story = [json.loads((RECORDED / "run_failed.json").read_text())]
     failed = kubetrain(*SUBMIT, "--name", "second")
     assert (failed.exit_code, failed.output.count("error: run ")) == (1, 1), failed.output
-    misused = kubetrain(*SUBMIT, "--set", "datset_uri=x")
+    misused = kubetrain(*SUBMIT, "--set", "data.acess=x")
     assert (misused.exit_code, misused.output) == (
         2,
-        "error: unknown setting 'datset_uri': did you mean 'dataset_uri'?\n",
+        "error: there is no setting 'data.acess': did you mean 'data.access'?\n",
     )
     proxied = kubetrain("status", ALL_PROXY="socks5://proxy:1080", KUBETRAIN_KFP_ENDPOINT="http://kfp.example")
     assert (proxied.exit_code, proxied.output.count("error: proxies of the kind")) == (2, 1), proxied.output
-    scheduled = kubetrain("schedule", *SUBMIT[1:], "--every", "6h")
+    scheduled = kubetrain("schedule", "create", *SUBMIT[1:], "--every", "6h")
     assert (scheduled.exit_code, "is enabled: every 21600 s" in scheduled.output) == (0, True), scheduled.output
     server.token = "another"
     refused = kubetrain("--debug", "status")
@@ -82,7 +82,7 @@ def test_ctrl_c_leaves_the_run_alone_and_prints_the_next_commands(server: KfpSer
 def test_a_replacement_that_is_interrupted_says_what_became_of_it(
     server: KfpServer, is_refused: bool, says: str, with_signal: signal.Signals, exit_code: int
 ) -> None:
-    command = ("schedule", *SUBMIT[1:], "--name", "nightly", "--every")
+    command = ("schedule", "create", *SUBMIT[1:], "--name", "nightly", "--every")
     assert kubetrain(*command, "6h").exit_code == 0
 
     def interrupt_process(handler: Handler) -> bool:

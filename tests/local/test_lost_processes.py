@@ -17,7 +17,7 @@ from support.process_groups import elastic_workers, start_python
 
 MAX_PAUSE_SECONDS = 40  # other tests run beside it: benchmarks/trainers/recovery.py measures the pause alone
 """Without the time for imports."""
-ELASTIC = ("--min-workers", "1")
+ELASTIC = ("--set", "pods.min_workers=1")
 
 pytestmark = pytest.mark.slow
 
@@ -53,9 +53,9 @@ def test_a_training_continues_after_the_loss_of_a_pod(
     digits: Path,
     tmp_path: Path,
 ) -> None:
-    settings = ("--set", "epochs=6", "--set", "checkpoint_every=10", "--set", "log_every=5")
+    settings = ("--set", "train.epochs=6", "--set", "train.checkpoint_every=10", "--set", "train.log_every=5")
     run = start(
-        *("train", "--framework", framework, "--data", digits, "--output", tmp_path, "--run-id", "run"),
+        *("train", f"train-{framework}", "--data", digits, "--output", tmp_path, "--run-id", "run"),
         *(*flags, *settings),
     )
     seen = read_until(run, "[kubetrain] step=35/")
@@ -88,9 +88,9 @@ def test_a_pod_that_is_lost_when_the_training_is_complete_costs_no_more_than_its
     framework: str, pod: str, digits: Path, tmp_path: Path
 ) -> None:
     """It would wait for pods that have ended, or these for it."""
-    settings = ("--set", "epochs=1", "--set", "log_every=5", "--set", "metrics_port=0")
+    settings = ("--set", "train.epochs=1", "--set", "train.log_every=5", "--set", "train.metrics_port=0")
     output = ("--output", tmp_path, "--run-id", "run")
-    run = start("train", "--framework", framework, "--data", digits, *output, *settings)
+    run = start("train", f"train-{framework}", "--data", digits, *output, *settings)
     read_until(run, "[kubetrain] step=5/")
     processes = pod_processes(pod, tmp_path)
     while TrainingOutput(tmp_path / "run").read_result() is None:

@@ -11,13 +11,15 @@ from support.cli import start
 
 pytestmark = pytest.mark.slow
 JOBS = "/apis/batch/v1/namespaces/tests/jobs/"
-OPTIONS = ("--framework", "jax", "--launcher", "job", "--workers", "1", "--set", "image=python:3.11-slim")
+SETTINGS = ("--set", "pods.launcher=job", "--set", "pods.workers=1", "--set", "pods.image=python:3.11-slim")
 
 
 def test_the_job_stays(tmp_path: Path) -> None:
     with ApiServer() as server:
         server.serve("batch/v1", "jobs")
-        launcher = start("train", "--cluster", *OPTIONS, "--", "python", KUBECONFIG=str(server.kubeconfig(tmp_path)))
+        launcher = start(
+            "train", "jax", "--cluster", *SETTINGS, "--", "python", KUBECONFIG=str(server.kubeconfig(tmp_path))
+        )
         deadline = time.monotonic() + 60
         while not any("watch=true" in request and "jobs" in request for request in server.requests):
             assert time.monotonic() < deadline and launcher.poll() is None

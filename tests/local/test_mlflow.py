@@ -1,6 +1,5 @@
 """Trainings in a real MLflow server: each step once, although trainings and servers are killed and come back."""
 
-import json
 import os
 import signal
 import sys
@@ -79,8 +78,9 @@ def test_a_training_that_is_killed_and_resumed_is_one_run_with_each_step_once(
 ) -> None:
     log_to(server.address, framework, monkeypatch)
     arguments = [
-        *("train", "--framework", framework, "--data", digits, "--output", tmp_path, "--run-id", "killed"),
-        *("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5", "--set", "metrics_port=0"),
+        *("train", f"train-{framework}", "--data", digits, "--output", tmp_path, "--run-id", "killed"),
+        *("--set", "train.epochs=3", "--set", "train.checkpoint_every=10"),
+        *("--set", "train.log_every=5", "--set", "train.metrics_port=0"),
     ]
     run = start(*arguments)
     read_until(run, "[kubetrain] step=35/60")
@@ -106,9 +106,9 @@ def test_a_failed_training_and_its_script(
         "session.log(2, loss=float('nan'), f1=0.25)\nmark.touch()\nraise ValueError('broken')\n"
     )
     failed = kubetrain(
-        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "failed"),
-        *("--workers", "1", "--set", f"entry={json.dumps({'script': str(tmp_path / 'train.py')})}"),
-        *("--set", "metrics_port=0", "--max-restarts", "0"),
+        *("train", "train-pytorch", "--data", digits, "--output", tmp_path, "--run-id", "failed"),
+        *("--set", "pods.workers=1", "--set", f"train.entry={tmp_path / 'train.py'}"),
+        *("--set", "train.metrics_port=0", "--set", "pods.max_restarts=0"),
     )
     assert failed.exit_code == 1
     run = only_run(server, "script")
@@ -193,10 +193,10 @@ def test_a_command_that_logs_ends_with_its_training(
         f"{ends}\nmodel = pathlib.Path(os.environ['KUBETRAIN_OUTPUT'], 'export')\n"
         "(model / 'model.bin').write_text('1')\n"
     )
-    entry = json.dumps({"command": [sys.executable, str(tmp_path / "train.py")]})
     run = start(
-        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "own"),
-        *("--workers", "1", "--set", f"entry={entry}", "--max-restarts", "0", "--set", "metrics_port=0"),
+        *("train", "train-pytorch", "--data", digits, "--output", tmp_path, "--run-id", "own"),
+        *("--set", f"train.entry={sys.executable} {tmp_path / 'train.py'}", "--set", "train.metrics_port=0"),
+        *("--set", "pods.workers=1", "--set", "pods.max_restarts=0"),
     )
     read_until(run, "[kubetrain] step=5")
     if status == "KILLED":
@@ -256,8 +256,8 @@ def test_rank_0_alone_writes(
 ) -> None:
     log_to(server.address, "two", monkeypatch)
     done = kubetrain(
-        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "two"),
-        *("--set", "max_steps=4", "--set", "metrics_port=0"),
+        *("train", "train-pytorch", "--data", digits, "--output", tmp_path, "--run-id", "two"),
+        *("--set", "train.max_steps=4", "--set", "train.metrics_port=0"),
     )
     assert done.exit_code == 0, done.output
     assert len(server.runs("two")) == 1
@@ -267,9 +267,9 @@ def test_rank_0_alone_writes(
 def test_a_training_without_a_server_trains(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_to("http://127.0.0.1:1", "none", monkeypatch)
     done = kubetrain(
-        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "alone"),
-        *("--set", "max_steps=4", "--set", "metrics_port=0"),
-        *("--workers", "1"),
+        *("train", "train-pytorch", "--data", digits, "--output", tmp_path, "--run-id", "alone"),
+        *("--set", "train.max_steps=4", "--set", "train.metrics_port=0"),
+        *("--set", "pods.workers=1"),
     )
     assert done.exit_code == 0, done.output
     assert done.output.count("not logged to MLflow at http://127.0.0.1:1: ") == 1

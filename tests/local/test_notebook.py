@@ -28,7 +28,7 @@ def test_no_output_is_committed() -> None:
 
 
 def test_a_notebook_shows_an_error_as_its_sentence(tmp_path: Path) -> None:
-    cell = nbformat.v4.new_code_cell("import kubetrain\nkubetrain.run_local('train-torch')")
+    cell = nbformat.v4.new_code_cell("import kubetrain\nkubetrain.run('train-torch')")
     notebook = nbformat.v4.new_notebook(cells=[cell])
     NotebookClient(notebook, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
     (shown,) = notebook.cells[0].outputs
@@ -60,7 +60,7 @@ def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
     assert "\x1b" not in first
     assert "'accuracy': 0." in facts
     assert "with a lower learning rate" in changed
-    assert refused == "unknown setting 'learning_rat': did you mean 'learning_rate'?\n"
+    assert refused == "there is no setting 'train.learning_rat': did you mean 'train.learning_rate'?\n"
     assert "1 file of" in own
     assert "promote_model" in own
     assert "uploaded train-pytorch-" in submitted

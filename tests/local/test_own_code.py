@@ -111,7 +111,7 @@ def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Pa
     code, output, message = run(tmp_path, {"script": "train.py", "args": ["--epochs", 3]}, *settings)
     assert code == 0, output
     assert "data /data run run arguments --epochs 3\nsettings {'layers': 2}\n" in output
-    assert "epochs=6: without effect, unless the entry reads KUBETRAIN_CONFIG" in output.splitlines()
+    assert "train.epochs=6: without effect, unless the entry reads KUBETRAIN_CONFIG" in output.splitlines()
     result = TrainingOutput(tmp_path / "run")
     assert message == result.read_result()
     assert message["step"] == 0, "none was logged"
@@ -225,8 +225,8 @@ def test_messages_of_the_scripts_own_logging_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        ({"script": "train.py"}, "entry: there is no script 'train.py' in "),
-        ({"command": ["a-trainer"]}, "entry: there is no program 'a-trainer' where the training runs"),
+        ({"script": "train.py"}, "train.entry: there is no script 'train.py' in "),
+        ({"command": ["a-trainer"]}, "train.entry: there is no program 'a-trainer' where the training runs"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, entry: dict[str, Any], error: str) -> None:
@@ -415,7 +415,7 @@ def test_a_run_resumes_from_another_runs_checkpoint(tmp_path: Path) -> None:
     _, output, _ = run(
         tmp_path, {"script": "train.py"}, "--output-dir", str(tmp_path / "third"), "--resume-from", "none"
     )
-    assert "resume_from: there is no complete checkpoint in " in output
+    assert "train.resume_from: there is no complete checkpoint in " in output
 
 
 def test_a_run_that_resumes_from_another_and_only_finishes_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:

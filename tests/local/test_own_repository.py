@@ -23,10 +23,10 @@ def test_its_pipelines_are_compiled_and_drift_is_detected(repository: Path) -> N
     assert (first.exit_code, first.output) == (0, "wrote compiled/nightly.yaml\n")
     assert kubetrain("compile", "--check", cwd=repository).exit_code == 0
     source = repository / "team_pipelines" / "nightly.py"
-    source.write_text(source.read_text().replace("min_accuracy=0.8", "min_accuracy=0.9"))
+    source.write_text(source.read_text().replace("accuracy>=0.8", "accuracy>=0.9"))
     changed = kubetrain("compile", "--check", cwd=repository)
     assert changed.exit_code == 1
-    assert "constant: 0.9" in changed.output
+    assert "constant: accuracy>=0.9" in changed.output
 
 
 def test_below_its_root_the_same_pipelines_are_compiled(repository: Path) -> None:
@@ -47,12 +47,48 @@ def test_its_images_its_step_and_its_settings_of_the_launch_task(repository: Pat
     tasks = spec["root"]["dag"]["tasks"]
     sync = tasks["sync-dataset"]["inputs"]["parameters"]
     assert sync["trainer_image"]["runtimeValue"]["constant"] == "registry.example.com/team/text-trainer:1"
-    assert sync["placement"]["runtimeValue"]["constant"]["memory"] == "200Gi", "the default is too little for 8 GPUs"
+    assert sync["pods_memory"]["runtimeValue"]["constant"] == "200Gi", "the default is too little for 8 GPUs"
     assert {"promote-model", "collect-checkpoint"} <= set(tasks["write-model-card"]["dependentTasks"])
     accelerator = executors["exec-launch-training"]["container"]["resources"]["accelerator"]
     assert (accelerator["resourceType"], accelerator["resourceCount"]) == ("nvidia.com/gpu", "8")
     settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-launch-training"]
     assert settings["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def add_task(repository: Path) -> None:
+    """Let the task of another example stand for the team's."""
+    (repository / "team_models").mkdir()
+    shutil.copy(EXAMPLE.with_name("own_task") / "text_task.py", repository / "team_models" / "text.py")
+
+
+@pytest.mark.slow
+def test_it_runs_on_this_machine(repository: Path) -> None:
+    """The text is one that the task learns at once."""
+    add_task(repository)
+    for split in ("train", "val", "test"):
+        (repository / "text" / split).mkdir(parents=True)
+        (repository / "text" / split / "a.txt").write_text("a" * 20_000)
+    places = ("--set", "data.uri=text", "--set", "model.uri=models", "--set", "pods.processes=1")
+    finished = kubetrain("run", "nightly", *places, "--set", "train.epochs=2", cwd=repository)
+    assert finished.exit_code == 0, finished.output
+    assert (repository / "models" / "latest.json").is_file()
+    (card,) = (repository / "kubetrain-workspace" / "kfp").glob("*/write-model-card/card")
+    assert card.read_text().startswith(f"# {(repository / 'models').as_uri()}/")
+
+
+def test_its_own_dataset_is_the_default_on_this_machine_too(repository: Path) -> None:
+    source = repository / "team_pipelines" / "nightly.py"
+    source.write_text(source.read_text().replace("s3://team/text", "/no/such/text"))
+    add_task(repository)
+    finished = kubetrain("run", "nightly", cwd=repository)
+    assert (finished.exit_code, "/no/such/text is not a directory" in finished.output) == (1, True), finished.output
+
+
+def test_a_setting_that_it_does_not_offer_is_refused(repository: Path) -> None:
+    finished = kubetrain("run", "nightly", "--set", "train.batch_size=8", cwd=repository)
+    assert (finished.exit_code, finished.output.count("\n")) == (2, 1)
+    assert "this pipeline has no setting train.batch_size" in finished.output
+    assert not (repository / "kubetrain-workspace").exists()
 
 
 def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
@@ -69,7 +105,7 @@ def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
     source.write_text(source.read_text().replace('NAME = "nightly"', 'NAME = "every-night"'))
     first = version()
     assert version() == first
-    source.write_text(source.read_text().replace("min_accuracy=0.8", "min_accuracy=0.9"))
+    source.write_text(source.read_text().replace("accuracy>=0.8", "accuracy>=0.9"))
     assert version() != first
     assert first.startswith("every-night-")
 
@@ -133,7 +169,7 @@ def test_its_steps_and_pods_get_its_pull_secrets(repository: Path) -> None:
     for settings in executors.values():
         assert [each["secretName"] for each in settings["imagePullSecret"]] == ["team-registry"]
     sync = spec["root"]["dag"]["tasks"]["sync-dataset"]["inputs"]["parameters"]
-    assert sync["placement"]["runtimeValue"]["constant"]["pod"] == {
+    assert sync["pods_more"]["runtimeValue"]["constant"]["pod"] == {
         "spec": {"imagePullSecrets": [{"name": "team-registry"}]}
     }
 
@@ -166,14 +202,14 @@ from kubetrain_pipelines.definitions.training_stages import sync_train_evaluate_
 @dsl.pipeline(name="nightly")
 def nightly():
     for _ in range({trainings}):
-        sync_train_evaluate_promote(framework="pytorch", pipeline="nightly", dataset_uri="s3://b/d", model_uri="s3://b/m")
+        sync_train_evaluate_promote(framework="pytorch", pipeline="nightly", data_uri="s3://b/d", model_uri="s3://b/m")
 """
 
 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("def nightly(): ...", "nightly cannot be compiled (Unsupported pipeline_func type"),
+        ("def nightly(): ...", "see that it is a function with @dsl.pipeline"),
         ("def nightly(:", "cannot import 'team_pipelines.nightly:nightly': invalid syntax"),
         (PIPELINE.format(trainings=2), "sync_train_evaluate_promote() can be called once in a pipeline"),
         (PIPELINE.format(trainings=0), "team_pipelines.nightly:nightly is not a pipeline: Task is missing"),

@@ -1,6 +1,5 @@
 """Scripts of your own in two pods, of which one is drained: both stop after the same step, and go on from there."""
 
-import json
 from pathlib import Path
 from signal import SIGTERM
 
@@ -60,8 +59,8 @@ pytestmark = pytest.mark.slow
 def test_a_drained_pod_costs_no_step(framework: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPTS[framework])
     run = start(
-        *("train", "--framework", framework, "--workers", "2", "--data", tmp_path, "--output", tmp_path / "output"),
-        *("--run-id", "run", "--set", "metrics_port=0", "--set", f"entry={json.dumps({'script': 'train.py'})}"),
+        *("train", f"train-{framework}", "--data", tmp_path, "--output", tmp_path / "output", "--run-id", "run"),
+        *("--set", "pods.workers=2", "--set", "train.metrics_port=0", "--set", "train.entry=train.py"),
         cwd=tmp_path,
     )
     seen = read_until(run, "[kubetrain] step=25 ")

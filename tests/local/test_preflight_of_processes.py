@@ -177,7 +177,7 @@ def test_a_process_that_hangs_in_it_is_ended_by_the_watchdog(tmp_path: Path) -> 
     other = start(tmp_path, 0, port)
     hanging = start(tmp_path, 1, port, "-c", HANGING, *TRAIN[2:], "--nccl-timeout-seconds", 3)
     printed = hanging.communicate(timeout=170)[0]
-    assert "error: rank 1 hangs: the preflight did not end within 3 s (nccl_timeout_seconds)" in printed, printed
+    assert "error: rank 1 hangs: the preflight did not end within 3 s (train.nccl_timeout_seconds)" in printed, printed
     assert hanging.returncode == 134
     assert other.wait(60) == 1
 

@@ -39,11 +39,11 @@ def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
 @contextmanager
 def training(data: Path, output: Path, port: int) -> Iterator[None]:
     """Train in two processes, whose output nobody has to read."""
-    command = ["train", "--framework", "pytorch", "--data", data, "--output", output, "--run-id", "run"]
+    command = ["train", "train-pytorch", "--data", data, "--output", output, "--run-id", "run"]
     settings = {"metrics_port": port, "epochs": 1000, "checkpoint_every": 10, "log_every": 5, "precision": "fp32"}
-    flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    flags = [f"--set=train.{name}={value}" for name, value in settings.items()]
     run = subprocess.Popen(
-        [KUBETRAIN, *command, "--workers", "2", *flags],
+        [KUBETRAIN, *command, "--set", "pods.workers=2", *flags],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -324,7 +324,7 @@ class TestLatest:
             assert arguments.output.read_evaluation()["metrics"]["loss"] > 0
             return str(latest["problem"])
 
-        assert "use another model_uri" in problem(framework="other")
+        assert "use another model.uri" in problem(framework="other")
         assert "other classes" in problem(classes=["a", "b"])
         other = {**described["config"], "model_args": {"width": 9}}
         assert "do not fit the model" in problem(config=other, config_digest="other")

@@ -1,10 +1,11 @@
-"""`kubetrain.run_local`: a run on this machine from Python."""
+"""`kubetrain.run`: a run on this machine from Python."""
 
 import json
 import os
 import threading
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_run_that_fails_raises_its_sentence_and_leaves_nothing_behind(
 
     def run() -> None:
         with pytest.raises(kubetrain.RunFailed) as error:
-            kubetrain.run_local(workspace=workspace, dataset_uri=data, code=code, workers=1)
+            kubetrain.run(workspace=workspace, code=code, data={"uri": data}, pods={"workers": 1})
         raised.append(str(error.value))
 
     thread = threading.Thread(target=run)
@@ -58,17 +59,16 @@ def test_a_run_that_fails_raises_its_sentence_and_leaves_nothing_behind(
 
 
 def test_what_the_command_refuses_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(kubetrain.InvalidSetting, match="unknown setting 'epoch': did you mean 'epochs'"):
-        kubetrain.run_local(workspace=tmp_path, epoch=1)
+    with pytest.raises(kubetrain.InvalidSetting, match=r"no setting 'train\.epoch': did you mean 'train\.epochs'"):
+        kubetrain.run(workspace=tmp_path, train={"epoch": 1})
     with pytest.raises(kubetrain.InvalidSetting, match="unknown pipeline 'train-torch'"):
-        kubetrain.run_local("train-torch", workspace=tmp_path)
+        kubetrain.run("train-torch", workspace=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_returns_its_metrics_its_model_and_its_report(tmp_path: Path, data: Path, code: Path) -> None:
-    run = kubetrain.run_local(
-        workspace=tmp_path / "work", dataset_uri=data, code=code, workers=1, entry={"script": "train.py"}
-    )
+    settings: dict[str, Any] = {"data": {"uri": data}, "pods": {"workers": 1}, "train": {"entry": "train.py"}}
+    run = kubetrain.run(workspace=tmp_path / "work", code=code, **settings)
     assert run.metrics == {"<b>accuracy</b>": 0.75}
     assert (Path(run.model_uri.removeprefix("file://")) / "weights").read_text() == "1"
     assert run.report.is_file()
@@ -85,9 +85,12 @@ def test_the_model_that_a_run_names_can_be_read(tmp_path: Path) -> None:
     """Also the one in the S3 server of the run, which has ended."""
     from kubetrain.local_runs import LocalRun
     from kubetrain_pipelines.local_run.record import RunRecord
+    from kubetrain_trainer.settings.config import TrainConfig
 
     (tmp_path / "s3" / "models" / "v1").mkdir(parents=True)
-    record = RunRecord(pipeline="train-pytorch", workspace=tmp_path, parameters={}, config={}, started=0.0)
+    record = RunRecord(
+        pipeline="train-pytorch", workspace=tmp_path, asked={}, settings={}, config=TrainConfig(), started=0.0
+    )
     for event in ({"event": "started"}, {"event": "finished", "result": {"uri": "s3://models/v1/"}}):
         record.add({"stage": "promote_model", "time": 1.0, **event})
     assert LocalRun(record).model_uri == (tmp_path / "s3" / "models" / "v1").as_uri()

@@ -58,8 +58,9 @@ def record(folder: Path, status: str = "succeeded", stages: int = 5) -> RunRecor
     run = RunRecord(
         pipeline="train-pytorch",
         workspace=folder,
-        parameters={"dataset_uri": "s3://datasets/digits", "model_uri": "s3://" + "a-long-name/" * 12},
-        config=TrainConfig(epochs=3).to_dict(),
+        asked={"train": {"epochs": 3}},
+        settings={"data": {"uri": "s3://datasets/digits"}, "model": {"uri": "s3://" + "a-long-name/" * 12}},
+        config=TrainConfig(epochs=3),
         started=1000.0,
         status=status,
     )
@@ -71,6 +72,10 @@ def record(folder: Path, status: str = "succeeded", stages: int = 5) -> RunRecor
         run.add({"time": 1009.0 + 10 * number, "stage": name, **(ending if failed else {"event": "finished"})})
     run.finished = 1060.0
     return run
+
+
+def report(run: RunRecord, output: TrainingOutput | None) -> str:
+    return run_report(run.to_json(), run.config.to_dict(), output)
 
 
 def page(folder: Path, content: str) -> str:
@@ -93,8 +98,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """Reports by number of classes."""
     folders = {classes: tmp_path_factory.mktemp("report") for classes in (10, 80)}
     return {
-        classes: page(folder, run_report(record(folder).to_json(), trained(folder, classes)))
-        for classes, folder in folders.items()
+        classes: page(folder, report(record(folder), trained(folder, classes))) for classes, folder in folders.items()
     }
 
 
@@ -138,7 +142,7 @@ def test_every_figure_is_visible_without_a_complaint(
 @needs_browser
 @pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
 def test_a_failed_runs_report_says_why(browser: object, tmp_path: Path, width: int, height: int, scheme: str) -> None:
-    uri = page(tmp_path, run_report(record(tmp_path, "failed", stages=2).to_json(), None))
+    uri = page(tmp_path, report(record(tmp_path, "failed", stages=2), None))
     view, complaints = open_page(browser, uri, width, height, scheme)
     assert complaints == []
     assert view.evaluate("document.documentElement.scrollWidth") <= width
@@ -147,7 +151,7 @@ def test_a_failed_runs_report_says_why(browser: object, tmp_path: Path, width: i
 
 
 def test_the_outcome_is_at_the_top_and_the_most_frequent_confusions_are_named(tmp_path: Path) -> None:
-    html = run_report(record(tmp_path).to_json(), trained(tmp_path))
+    html = report(record(tmp_path), trained(tmp_path))
     assert html.index("Succeeded") < html.index("<svg") < html.index("Confusion matrix") < html.index("Timeline")
     assert "<b><bdi>class &lt;0&gt;</bdi></b> predicted as <b><bdi>class &lt;7&gt;</bdi></b> (once)" in html
     assert "0.9633" in html
@@ -163,14 +167,14 @@ def test_an_evaluation_of_your_own_has_metrics_alone(tmp_path: Path) -> None:
 
 
 def test_the_page_needs_no_network_and_carries_no_script(tmp_path: Path) -> None:
-    html = run_report(record(tmp_path).to_json(), trained(tmp_path))
+    html = report(record(tmp_path), trained(tmp_path))
     assert "<script" not in html
     links = [part for part in html.split('"') if part.startswith(("http:", "https:", "//"))]
     assert set(links) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, "names, not addresses"
 
 
 def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
-    html = run_report(record(tmp_path, "failed").to_json(), trained(tmp_path))
+    html = report(record(tmp_path, "failed"), trained(tmp_path))
     assert "class <1>" not in html
     assert "<b>it</b>" not in html
 
@@ -183,7 +187,7 @@ def test_the_steps_own_report_has_the_evaluation_without_the_run(tmp_path: Path)
 
 
 def test_a_run_that_ended_before_its_first_stage_has_a_report_too(tmp_path: Path) -> None:
-    html = run_report(record(tmp_path, "stopped", stages=0).to_json(), None)
+    html = report(record(tmp_path, "stopped", stages=0), None)
     assert "Stopped" in html
 
 
@@ -211,7 +215,7 @@ def test_names_of_any_length_and_direction_and_counts_of_any_share_are_readable(
     matrix[2] = [*range(10)]
     metrics = {"metric" * 20: 0.5}
     output.write_evaluation({**evaluation, "classes": names, "confusion": matrix, "metrics": metrics})
-    view, _ = open_page(browser, page(tmp_path, run_report(record(tmp_path).to_json(), output)), width, height, scheme)
+    view, _ = open_page(browser, page(tmp_path, report(record(tmp_path), output)), width, height, scheme)
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     assert min(view.eval_on_selector_all("table.matrix td:not(.zero)", CONTRASTS)) >= 4.5
     right_to_left = "nodes => nodes.every(node => !node.textContent.includes('semit') || node.closest('bdi'))"

@@ -19,7 +19,7 @@ STAGES = [
     "evaluate_model",
     "promote_model",
 ]
-SHORT = ("--set", "max_steps=5", "--set", "workers=1")
+SHORT = ("--set", "train.max_steps=5", "--set", "pods.workers=1")
 CANARY = f"canary-{os.urandom(8).hex()}"
 LIBRARIES = "random queue types secrets tokenize typing numpy torch tensorflow moto kfp".split()
 
@@ -47,10 +47,8 @@ def first(workspace: Path, current_folder: Path) -> tuple[Finished, dict]:
 
 @pytest.fixture(scope="module")
 def second(workspace: Path, current_folder: Path, first: object) -> tuple[Finished, dict]:
-    settings = ("--set", "epochs=8", "--set", "launcher=trainer")
-    finished = kubetrain(
-        "run", "--pipeline", "train-tensorflow", "--workspace", workspace, *settings, cwd=current_folder
-    )
+    settings = ("--set", "train.epochs=8", "--set", "pods.launcher=trainer")
+    finished = kubetrain("run", "train-tensorflow", "--workspace", workspace, *settings, cwd=current_folder)
     return finished, run_json(workspace)
 
 
@@ -160,13 +158,13 @@ def test_an_accuracy_below_the_minimum_fails_the_run_but_metrics_and_report_are_
     tmp_path: Path, digits: Path
 ) -> None:
     finished = kubetrain(
-        *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}"),
-        *(*SHORT, "--set", "min_accuracy=1"),
+        *("run", "--workspace", tmp_path, "--set", f"data.uri={digits}"),
+        *(*SHORT, "--set", "model.gate=accuracy>=1"),
     )
     record = run_json(tmp_path)
     accuracy = record["evaluation"]["accuracy"]
     assert finished.exit_code == 1
-    assert f"test accuracy {accuracy:.4f} is below min_accuracy 1.0000 by {1 - accuracy:.4f}" in finished.output
+    assert f"test accuracy {accuracy:.4f} is below 1.0000 by {1 - accuracy:.4f}" in finished.output
     assert (record["status"], record["stages"][-1]["status"]) == ("failed", "failed")
     assert record["model"] == {}
     assert "Failed in promote_model" in (tmp_path / "report.html").read_text()
@@ -176,8 +174,8 @@ def test_an_accuracy_below_the_minimum_fails_the_run_but_metrics_and_report_are_
 def crashing_run(folder: Path, data: Path, failure: str) -> tuple[Finished, dict]:
     (folder / "crashing_task.py").write_text(f"def build(config, data_dir):\n    {failure}\n")
     finished = kubetrain(
-        *("run", "--workspace", "workspace", "--set", f"dataset_uri={data}"),
-        *(*SHORT, "--set", "model=crashing_task:build"),
+        *("run", "--workspace", "workspace", "--set", f"data.uri={data}"),
+        *(*SHORT, "--set", "model.name=crashing_task:build"),
         cwd=folder,
     )
     assert finished.exit_code == 1
@@ -210,10 +208,10 @@ def test_a_training_that_crashes_at_each_restart_fails_the_run_with_its_error_an
 
 def test_a_missing_split_is_reported_before_the_training(tmp_path: Path, digits: Path) -> None:
     finished = kubetrain(
-        *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}", "--set", "test_split=tset")
+        *("run", "--workspace", tmp_path, "--set", f"data.uri={digits}", "--set", "data.test_split=tset")
     )
     assert finished.exit_code == 1
-    assert f"{digits} has no folder 'tset' for test_split (it has: test, train, val)" in finished.output
+    assert f"{digits} has no folder 'tset' for data.test_split (it has: test, train, val)" in finished.output
     assert run_json(tmp_path)["stages"][-1]["name"] == "sync_dataset"
 
 
@@ -250,6 +248,6 @@ def test_no_secret_of_the_environment_is_written_down(workspace: Path, first: tu
 @pytest.mark.slow
 def test_tensorflow_workers_reach_one_another_past_a_proxy(tmp_path: Path) -> None:
     nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
-    data = ("--set", "data=synthetic", "--set", "max_steps=2")
-    finished = kubetrain("train", "--framework", "tensorflow", "--output", tmp_path, *data, **nowhere)
+    data = ("--set", "data.format=synthetic", "--set", "train.max_steps=2")
+    finished = kubetrain("train", "train-tensorflow", "--output", tmp_path, *data, **nowhere)
     assert finished.exit_code == 0, finished.output

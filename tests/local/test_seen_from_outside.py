@@ -18,9 +18,9 @@ from support.outside import sample, scrape
 @contextmanager
 def training(framework: str, workers: int, port: int, data: Path, output: Path) -> Iterator["subprocess.Popen[str]"]:
     run = start(
-        *("train", "--framework", framework, "--data", data, "--output", output, "--run-id", "run"),
-        *("--workers", str(workers), "--set", f"metrics_port={port}", "--set", "epochs=1000"),
-        *("--set", "checkpoint_every=10", "--set", "log_every=5", "--set", "precision=fp32"),
+        *("train", f"train-{framework}", "--data", data, "--output", output, "--run-id", "run"),
+        *("--set", f"pods.workers={workers}", "--set", f"train.metrics_port={port}", "--set", "train.epochs=1000"),
+        *("--set", "train.checkpoint_every=10", "--set", "train.log_every=5", "--set", "train.precision=fp32"),
     )
     try:
         yield run

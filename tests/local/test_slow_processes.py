@@ -38,13 +38,13 @@ def training(
     """Train in two processes until the test has seen enough."""
     (folder / "own.py").write_text(FAULTY_TASKS[framework])
     settings = {
-        **{"model": "own:build", "model_args": json.dumps(model_args), "metric": "loss", "batch_size": 8},
-        **{"epochs": 10000, "checkpoint_every": 100000, "log_every": 5, "metrics_port": port},
+        **{"model.name": "own:build", "model.args": json.dumps(model_args), "pods.workers": 2},
+        **{"train.metric": "loss", "train.batch_size": 8, "train.epochs": 10000, "train.checkpoint_every": 100000},
+        **{"train.log_every": 5, "train.metrics_port": port},
     }
-    flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     run = start(
-        *("train", "--framework", framework, "--data", folder, "--output", folder, "--run-id", "run", "--workers", "2"),
-        *flags,
+        *("train", f"train-{framework}", "--data", folder, "--output", folder, "--run-id", "run"),
+        *(f"--set={name}={value}" for name, value in settings.items()),
         cwd=folder,
         PYTHONPATH=str(folder),
         NODE_NAME="gpu-7",

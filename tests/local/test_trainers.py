@@ -21,11 +21,11 @@ from support.training import largest_difference, newest
 pytestmark = pytest.mark.slow
 
 FRAMEWORKS = ["pytorch", "tensorflow"]
-SHORT = ("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5")
+SHORT = ("--set", "train.epochs=3", "--set", "train.checkpoint_every=10", "--set", "train.log_every=5")
 
 
 def train_arguments(framework: str, data: Path, output: Path, run_id: str) -> list[str]:
-    return ["train", "--framework", framework, "--data", str(data), "--output", str(output), "--run-id", run_id, *SHORT]
+    return ["train", f"train-{framework}", "--data", str(data), "--output", str(output), "--run-id", run_id, *SHORT]
 
 
 def training_processes(output: Path) -> list[psutil.Process]:
@@ -39,8 +39,8 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_like_one_that_was_not(
     framework: str, digits: Path, tmp_path: Path
 ) -> None:
     """With PyTorch, the undisturbed run has both its processes in one pod."""
-    settings = ("--set", "ema_decay=0.9", "--set", "recipe=strong")
-    in_one_pod = ("--workers", "1", "--processes-per-worker", "2") if framework == "pytorch" else ()
+    settings = ("--set", "train.ema_decay=0.9", "--set", "train.recipe=strong")
+    in_one_pod = ("--set", "pods.workers=1", "--set", "pods.processes=2") if framework == "pytorch" else ()
     undisturbed = kubetrain(
         *train_arguments(framework, digits, tmp_path / "output", "undisturbed"), *settings, *in_one_pod
     )
@@ -73,7 +73,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_like_one_that_was_not(
 def finished_run(request: pytest.FixtureRequest, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The arguments of a completed run of one process."""
     output = tmp_path_factory.mktemp("output")
-    arguments = [*train_arguments(request.param, digits, output, "first"), "--workers", "1"]
+    arguments = [*train_arguments(request.param, digits, output, "first"), "--set", "pods.workers=1"]
     finished = kubetrain(*arguments)
     assert finished.exit_code == 0, finished.output
     return arguments
@@ -84,8 +84,15 @@ def test_a_run_resumes_from_another_runs_checkpoint(finished_run: list[str]) -> 
     before = newest(output / "first")
     second = kubetrain(
         *("second" if each == "first" else each for each in finished_run),
-        *("--set", "resume_from=first", "--set", f"max_steps={before.step + 10}", "--set", "epochs=4"),
-        *("--set", "ema_decay=0.9"),  # the average starts from the existing weights
+        *(
+            "--set",
+            "train.resume_from=first",
+            "--set",
+            f"train.max_steps={before.step + 10}",
+            "--set",
+            "train.epochs=4",
+        ),
+        *("--set", "train.ema_decay=0.9"),  # the average starts from the existing weights
     )
     assert second.exit_code == 0, second.output
     assert f"resumes from {before.path}" in second.output
@@ -101,9 +108,9 @@ def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(fin
     assert again.exit_code == 0
     assert "has already succeeded: its log follows" in again.output
     assert written(output / "first") == before, "nothing was trained"
-    other = kubetrain(*finished_run, "--set", "epochs=4")
+    other = kubetrain(*finished_run, "--set", "train.epochs=4")
     assert other.exit_code == 1
-    assert "run first has other settings (different: epochs): start it under another --run-id" in other.output
+    assert "run first has other settings (different: train.epochs): start it under another --run-id" in other.output
 
 
 def written(output: Path) -> dict[Path, int]:
@@ -125,9 +132,9 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
         "        return task.loss(outputs, targets)\n"
         "    return replace(task, loss=loss)\n"
     )
-    arguments = ["train", "--data", tmp_path, "--output", "output", "--run-id", "run", "--workers", "1"]
-    arguments += ["--max-restarts", "0", "--set", "data=synthetic", "--set", "model=own:build", "--set", "epochs=2"]
-    arguments += ["--set", "checkpoint_every=8", "--set", 'synthetic={"samples": 320}']
+    arguments = ["train", "--data", tmp_path, "--output", "output", "--run-id", "run", "--set", "pods.workers=1"]
+    arguments += ["--set", "pods.max_restarts=0", "--set", "data.format=synthetic", "--set", "model.name=own:build"]
+    arguments += ["--set", "train.epochs=2", "--set", "train.checkpoint_every=8", "--set", "data.synthetic.samples=320"]
     failed = kubetrain(*arguments, cwd=tmp_path)
     assert failed.exit_code == 1
     assert "master-0: RuntimeError: broken on purpose" in failed.output
@@ -174,7 +181,9 @@ def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path
     """Loading processes must not be forked from the training, whose threads could make them hang."""
     for workers in (0, 2):
         arguments = train_arguments("pytorch", digits, tmp_path, f"loaders-{workers}")
-        finished = kubetrain(*arguments, "--set", f"loader_workers={workers}", "--set", "checkpoint_every=2")
+        finished = kubetrain(
+            *arguments, "--set", f"train.loader_workers={workers}", "--set", "train.checkpoint_every=2"
+        )
         assert finished.exit_code == 0, finished.output
     assert largest_difference(newest(tmp_path / "loaders-0"), newest(tmp_path / "loaders-2")) < 1e-6
 
@@ -188,17 +197,10 @@ def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path
     ],
 )
 def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_path: Path) -> None:
-    settings = {
-        "model": model,
-        "data": "synthetic",
-        "image_size": 32,
-        "synthetic": '{"samples": 32}',
-        "batch_size": 8,
-        "max_steps": 2,
-    }
-    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     finished = kubetrain(
-        "train", "--framework", framework, "--data", tmp_path, "--output", tmp_path, "--workers", "1", *pairs
+        *("train", f"train-{framework}", "--data", tmp_path, "--output", tmp_path, "--set", "pods.workers=1"),
+        *("--set", "data.format=synthetic", "--set", "data.synthetic.samples=32", "--set", "data.image_size=32"),
+        *("--set", f"model.name={model}", "--set", "train.batch_size=8", "--set", "train.max_steps=2"),
     )
     assert finished.exit_code == 0, finished.output
     assert "saved step-00000002" in finished.output
@@ -213,9 +215,8 @@ def test_a_custom_task_trains_without_a_fork(tmp_path: Path) -> None:
 
     subprocess.run([sys.executable, example / "make_text.py", tmp_path / "text"], check=True)
     finished = kubetrain(
-        *("run", "--workspace", tmp_path / "workspace", "--set", f"dataset_uri={tmp_path / 'text'}"),
-        *("--set", "model=text_task:build", "--set", 'model_args={"width": 32, "layers": 1}'),
-        *("--set", "optimizer=adamw", "--set", "learning_rate=0.01", "--set", "epochs=2"),
+        *("run", "text.yaml", "--workspace", tmp_path / "workspace", "--set", f"data.uri={tmp_path / 'text'}"),
+        *("--set", "model.args={width: 32, layers: 1}", "--set", "train.epochs=2"),
         cwd=example,
     )
     assert finished.exit_code == 0, finished.output
@@ -228,9 +229,9 @@ def test_a_custom_task_trains_without_a_fork(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_trace_of_the_wanted_steps_is_in_the_output(framework: str, tmp_path: Path) -> None:
-    settings = ("--set", "data=synthetic", "--set", "max_steps=4", "--set", "profile_steps=2:3")
-    job = ("train", "--framework", framework, "--output", tmp_path, "--run-id", "run", "--workers", "1")
-    trained = kubetrain(*job, *settings, "--set", "metrics_port=0")
+    settings = ("--set", "data.format=synthetic", "--set", "train.max_steps=4", "--set", "train.profile_steps=2:3")
+    job = ("train", f"train-{framework}", "--output", tmp_path, "--run-id", "run", "--set", "pods.workers=1")
+    trained = kubetrain(*job, *settings, "--set", "train.metrics_port=0")
     assert trained.exit_code == 0, trained.output
     assert f"profile of steps 2 to 3: {tmp_path}/run/profile" in trained.output
     (trace,) = (path for path in (tmp_path / "run" / "profile").rglob("*") if path.suffix in (".gz", ".pb"))

@@ -13,7 +13,7 @@ from support.cli import kubetrain
 from support.training import largest_difference, newest
 
 IMAGES = {"train": 200, "val": 50, "test": 50}
-SETTINGS = ("--set", "epochs=2", "--set", "log_every=1", "--set", "batch_size=16", "--set", "recipe=strong")
+SETTINGS = [f"--set=train.{pair}" for pair in ("epochs=2", "log_every=1", "batch_size=16", "recipe=strong")]
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,13 @@ def test_the_images_come_in_the_same_order(both: Path) -> None:
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_run_on_shards_trains_like_one_on_the_folder(both: Path, framework: str, tmp_path: Path) -> None:
     folder = kubetrain(
-        *("train", "--framework", framework, "--data", both / "image_folder"),
+        *("train", f"train-{framework}", "--data", both / "image_folder"),
         *("--output", tmp_path, "--run-id", "of-folder", *SETTINGS),
     )
     assert folder.exit_code == 0, folder.output
     shards = kubetrain(
-        *("run", "--pipeline", f"train-{framework}", "--workspace", tmp_path / "workspace", *SETTINGS),
-        *("--set", f"dataset_uri={both / 'tar_shards'}", "--set", "data=tar_shards"),
+        *("run", f"train-{framework}", "--workspace", tmp_path / "workspace", *SETTINGS),
+        *("--set", f"data.uri={both / 'tar_shards'}", "--set", "data.format=tar_shards"),
     )
     assert shards.exit_code == 0, shards.output
     output = next((tmp_path / "workspace" / "output").iterdir())

@@ -22,6 +22,7 @@ from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.run.events import EventLog
 from kubetrain_pipelines.local_run.record import KILLED, RunRecord, write_start
+from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import KUBETRAIN, interrupt, kubetrain, read_until, start
 from support.jobs import job, script
 
@@ -34,7 +35,8 @@ PROGRESS = "[kubetrain] step=3/9 loss=0.5 samples_per_second=80 seconds_left=6 c
 def make_workspace(path: Path) -> Path:
     """Return the workspace of a run of this very process, in its first stage."""
     path.mkdir()
-    write_start(RunRecord(pipeline="train-pytorch", workspace=path, parameters={}, config={}, started=time.time()))
+    of_run: dict[str, Any] = {"asked": {}, "settings": {}, "config": TrainConfig(), "started": time.time()}
+    write_start(RunRecord(pipeline="train-pytorch", workspace=path, **of_run))
     EventLog(path / "events.jsonl").emit("sync_dataset", "started", run_id="r-1")
     return path
 
@@ -42,7 +44,7 @@ def make_workspace(path: Path) -> Path:
 @pytest.mark.slow
 def test_a_run_is_shown_from_outside_while_it_trains(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
-    run = start("run", "--workspace", workspace, "--set", "epochs=1000")
+    run = start("run", "--workspace", workspace, "--set", "train.epochs=1000")
     watch = None
     try:
         read_until(run, "launch_training: step")

@@ -238,7 +238,7 @@ def test_a_last_layer_that_is_frozen_at_random_is_named(framework: str, outcomes
     assert (outcomes["frozen-head"], outcomes["frozen-body"]) == ("completed", "completed")
     named = {"pytorch": "head.weight, head.bias", "tensorflow": "head"}[framework]
     log = (folder / "log").read_text()
-    assert f"freeze keeps the random values of {named}, as initial_weights has none that fit" in log
+    assert f"freeze keeps the random values of {named}, as model.start has none that fit" in log
     assert log.count("freeze keeps") == 1
 
 
@@ -265,14 +265,14 @@ def test_a_dataset_version_that_lost_files_is_refused(outcomes: dict[str, str], 
 
 def test_a_run_that_resumes_from_a_finished_one_is_refused(outcomes: dict[str, str]) -> None:
     assert "the run 'right' has already trained 1 epochs (8 steps)" in outcomes["nothing-left-of-epochs"]
-    assert "raise epochs above 1" in outcomes["nothing-left-of-epochs"]
-    assert "raise max_steps above 8" in outcomes["nothing-left-of-steps"]
+    assert "raise train.epochs above 1" in outcomes["nothing-left-of-epochs"]
+    assert "raise train.max_steps above 8" in outcomes["nothing-left-of-steps"]
 
 
 def test_only_a_run_that_has_not_trained_can_be_corrected(outcomes: dict[str, str], folder: Path) -> None:
     assert outcomes["corrected"] == "completed"
     assert saved_steps(folder, "nothing-left-of-epochs")[-1] == 16
-    assert "holds the output of another training (different: epochs)" in outcomes["other-epochs"]
+    assert "holds the output of another training (different: train.epochs)" in outcomes["other-epochs"]
 
 
 def test_a_resumed_run_trains_with_its_own_hyperparameters(

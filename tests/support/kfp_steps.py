@@ -1,10 +1,11 @@
 """The steps of a compiled pipeline on the test cluster, in pods like those of Kubeflow Pipelines.
 
-Inputs come from the compiled file and from the outputs that executors of earlier steps wrote.
+Inputs come from the form that `submit` would send, and from the outputs that executors of earlier steps wrote.
 """
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,11 @@ from typing import Any
 import yaml
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from support.cluster import COMPONENTS
+from kubetrain_components.run.request import Request, merged
+from kubetrain_pipelines.definitions.compiled_file import CompiledFile
+from kubetrain_pipelines.requests.planned_run import fill_form
+from kubetrain_pipelines.requests.request_file import RequestFile
+from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, Bucket
 
 COMPILED = Path(__file__).parents[2] / "compiled"
 RUN_ID_PLACEHOLDER = "{{$.pipeline_job_uuid}}"
@@ -29,20 +34,33 @@ class StepFailed(Exception):
     """A step failed, with this termination message."""
 
 
+def asked(bucket: Bucket, **groups: Mapping[str, Any]) -> Request:
+    """Return the request for a small run, in which these settings replace the usual ones."""
+    usual = {
+        "data": {"uri": bucket.uri("digits"), "endpoint": ENDPOINT_IN_PODS},
+        "model": {"uri": bucket.uri("models")},
+        "pods": {"cpu": "200m", "memory": "2Gi", "grace_seconds": 20},
+        "storage": {"staging_size": "1Gi", "output_size": "1Gi"},
+    }
+    return merged(usual, groups)
+
+
 @dataclass
 class PipelineRun:
     api: KubernetesApi
     pipeline: str
     run_id: str
-    parameters: dict[str, Any]
+    request: Request
     account: str = "pipeline-runner"
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Output parameters and artifacts of each task, as its executor wrote them."""
     logs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        documents = list(yaml.safe_load_all((COMPILED / f"{self.pipeline}.yaml").read_text()))
+        path = COMPILED / f"{self.pipeline}.yaml"
+        documents = list(yaml.safe_load_all(path.read_text()))
         self._spec, self._platform = documents[0], documents[1]["platforms"]["kubernetes"]["deploymentSpec"]
+        self._form = fill_form(CompiledFile.read(path).parameters, RequestFile(request=self.request))
 
     def run(self, task: str, **task_config: Any) -> dict[str, Any]:
         """
@@ -98,7 +116,7 @@ class PipelineRun:
         if "componentInputParameter" in source:
             name = source["componentInputParameter"]
             definition = self._spec["root"]["inputDefinitions"]["parameters"][name]
-            return self.parameters[name] if name in self.parameters else definition["defaultValue"]
+            return self._form.get(name, definition.get("defaultValue"))
         constant = source["runtimeValue"]["constant"]
         return self.run_id if constant == RUN_ID_PLACEHOLDER else constant
 

@@ -43,6 +43,10 @@ def changed(name: str, *replacements: tuple[str, str]) -> Translation:
     return translated(text)
 
 
+def settings_of(translation: Translation) -> dict[str, Any]:
+    return {f"{group}.{name}": value for group, named in translation.request.items() for name, value in named.items()}
+
+
 def unmapped(translation: Translation) -> dict[str, str]:
     return {each.path: each.value for each in translation.unmapped}
 
@@ -58,10 +62,10 @@ def leaves_of(template: Manifest, main: str = "") -> dict[str, str]:
     return {path.replace(f"containers[{main}]", "containers[main]"): str(value) for path, value in leaves.items()}
 
 
-def main_in(placement: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the main container of the placement's pod patch."""
-    return named(placement["pod"]["spec"]["containers"], MAIN)
+def main_in(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the main container of the patch of the pods."""
+    return named(settings["pods.pod"]["spec"]["containers"], MAIN)
 
 
-def others_in(placement: Mapping[str, Any]) -> list[Any]:
-    return [container for container in placement["pod"]["spec"]["containers"] if container["name"] != MAIN]
+def others_in(settings: Mapping[str, Any]) -> list[Any]:
+    return [container for container in settings["pods.pod"]["spec"]["containers"] if container["name"] != MAIN]

@@ -119,19 +119,19 @@ def test_a_setting_replaces_a_part_of_the_recipe(settings: dict[str, Any], recip
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data": "synthetic", "recipe": "standard"}, "recipe and augment are for images from files"),
-        ({"data": "synthetic", "augment": {"flip": 0.5}}, "recipe and augment are for images from files"),
+        ({"data": "synthetic", "recipe": "standard"}, "train.recipe and train.augment are for images from files"),
+        ({"data": "synthetic", "augment": {"flip": 0.5}}, "train.recipe and train.augment are for images from files"),
         (
             {"augment": {"mixup": 0.2}, "batch_size": 7},
             "batch_size must be even, not 7, because mixup and cutmix mix two",
         ),
         ({"augment": {"cutmix": 1}, "global_batch_size": 33}, "global_batch_size must be even, not 33"),
         ({"recipe": "weak"}, "recipe"),
-        ({"augment": {"crop_area": 2}}, "augment with recipe=none: crop_area must be at most 1, not 2"),
+        ({"augment": {"crop_area": 2}}, "train.augment.crop_area must be at most 1, not 2"),
         ({"augment": {"crop_area": 0}}, "crop_area must be at least 0.01, not 0"),
-        ({"entry": {"script": "train.py"}, "recipe": "standard"}, "recipe is for the trainer's loop: your script may"),
-        ({"entry": {"script": "train.py"}, "evaluation_crop": 0.5}, "evaluation_crop is for the trainer's loop"),
-        ({"entry": {"script": "train.py"}, "profile_steps": "1:2"}, "profile_steps is for the trainer's loop"),
+        ({"entry": {"script": "train.py"}, "recipe": "standard"}, "train.recipe is for the trainer's loop: your"),
+        ({"entry": {"script": "train.py"}, "evaluation_crop": 0.5}, "train.evaluation_crop is for the trainer's loop"),
+        ({"entry": {"script": "train.py"}, "profile_steps": "1:2"}, "train.profile_steps is for the trainer's loop"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:

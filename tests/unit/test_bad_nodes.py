@@ -140,7 +140,7 @@ def test_the_last_attempt_tells_all_bad_nodes_and_what_to_do() -> None:
     assert str(failed.value) == (
         "launch_training failed: chief-0: bad nodes found before the first step: ['node-4']; no attempts are "
         "left after 3 without a new step: repair node-1, node-2, node-3, node-4 and start a new run, or leave out "
-        "preflight=avoid to train there"
+        "train.preflight=avoid to train there"
     )
 
 

@@ -18,6 +18,7 @@ from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.published_model import read_commit
+from kubetrain_components.run.request import merged
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.requests.bring_code import pack, unpacked_apart
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -218,17 +219,18 @@ def test_nothing_is_unpacked_outside_the_folder(tmp_path: Path, entry: tarfile.T
 
 
 def planned(**settings: Any) -> list[dict[str, Any]]:
+    places = {
+        "data": {"uri": "s3://bucket/data", "endpoint": "http://minio:9000"},
+        "model": {"uri": "s3://bucket/models"},
+    }
     return planned_manifests(
         admit_run(
-            dataset_uri="s3://bucket/data",
-            model_uri="s3://bucket/models",
-            s3_endpoint="http://minio:9000",
+            merged(places, settings),
             pipeline="train-pytorch",
             run_id="r",
             framework="pytorch",
             components_image="components:1",
             trainer_image="trainer:1",
-            **{"placement": {}, "storage": {}, "workers": 2, **settings},
         )
     )
 
@@ -251,8 +253,8 @@ def test_pods_that_run_your_code_fetch_it_read_only() -> None:
         ),
     }
     own = {"env": {"PYTHONHASHSEED": "0"}, "pod": pod_patch({"volumes": [], "initContainers": []})}
-    train_config = {"entry": entry, "code": DIGEST}
-    for manifest in planned(train_config=train_config, storage={"transfer": transfer}, evaluation_placement=own):
+    code = {"entry": entry, "code": DIGEST}
+    for manifest in planned(train=code, storage={"transfer": transfer}, pods={"evaluation": own}):
         for pod in pods_of(manifest):
             (main, *_) = pod["containers"]
             if main["image"] == "components:1":
@@ -275,7 +277,7 @@ def test_pods_that_run_your_code_fetch_it_read_only() -> None:
 
 
 def test_without_code_nothing_is_fetched() -> None:
-    assert "kubetrain-code" not in str(planned(train_config={}))
+    assert "kubetrain-code" not in str(planned())
 
 
 def test_a_repository_that_git_cannot_list_is_refused(folder: Path) -> None:
@@ -319,17 +321,17 @@ def test_each_run_has_its_own_copy_of_the_same_code_and_deletes_no_other(folder:
 
 def test_a_digest_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="code must be the digest of an archive, not 'main'"):
-        planned(train_config={"code": "main"})
+        planned(train={"code": "main"})
 
 
 def test_a_mount_of_your_own_cannot_be_where_the_code_is() -> None:
-    placement = {
+    pods = {
         "pod": pod_patch(
             {"volumes": [{"name": "own", "emptyDir": {}}]}, {"volumeMounts": [{"name": "own", "mountPath": "/code/"}]}
         )
     }
     with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /code"):
-        planned(train_config={"code": DIGEST}, placement=placement)
+        planned(train={"code": DIGEST}, pods=pods)
 
 
 def test_an_archive_of_any_length_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_the_thread_that_writes_yields_to_the_steps_and_is_marked_as_saving(
 def test_a_failing_training_names_the_checkpoint_that_is_still_being_written(output: TrainingOutput) -> None:
     writer = CheckpointWriter(output, TrainConfig())
     start(writer, 10, lambda path: (time.sleep(0.2), weights(path)))
-    assert writer.resume_hint() == "a new run with resume_from=run starts from step-00000010"
+    assert writer.resume_hint() == "a new run with train.resume_from=run starts from step-00000010"
 
 
 def test_a_failure_is_raised_at_the_next_step_and_leaves_no_partial_files(output: TrainingOutput) -> None:

@@ -538,7 +538,7 @@ class TestWhole:
         claims = MemoryClaims(phase="Pending")
         claims.classes["fast-ssd"] = AT_ONCE
         began = time.monotonic()
-        with pytest.raises(KubetrainError, match="raise expose_seconds"):
+        with pytest.raises(KubetrainError, match=r"raise storage\.expose_seconds"):
             self._sync(claims, Finishing(), expose_seconds=1)
         assert 1 <= time.monotonic() - began < 20
 

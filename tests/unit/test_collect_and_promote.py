@@ -167,7 +167,7 @@ class TestPromote:
         self, output: TrainingOutput, store: DirectoryStore, content: bytes
     ) -> None:
         store.write(LATEST, content)
-        with pytest.raises(KubetrainError, match=rf"{store.uri}/{LATEST} .* delete it, or set model_uri"):
+        with pytest.raises(KubetrainError, match=rf"{store.uri}/{LATEST} .* delete it, or set model.uri"):
             promote_model(output, store, of("0123456789ab"))
         assert store.read(LATEST).read() == content
         assert [each.key for each in store.list()] == [LATEST], "no version is left behind without a name"
@@ -210,7 +210,7 @@ class TestModelJson:
         assert model["config"]["entry"]["command"][0] == "python"
         assert model["config"]["entry"]["evaluation"]["script"] == "test.py"
         assert model["config"]["model_args"] == {"width": 2, "hub": {"api_key": "…"}, "url": "…", "pad": "[PAD]"}
-        with pytest.raises(KubetrainError, match="published without model_args hub, url, which may be a secret"):
+        with pytest.raises(KubetrainError, match=r"published without model\.args hub, url, which may be a secret"):
             open_model(tmp_path / "models").config()
 
     def test_every_value_below_the_name_of_a_secret_is_hidden(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings from several sources, including the launch task of a custom pipeline."""
+"""The settings of a run and of the launch task of a custom pipeline, combined."""
 
 from typing import Any
 
@@ -10,43 +10,31 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_patch import pod_patch
-from kubetrain_components.run.combined_settings import (
-    combine_settings,
-    placement_settings,
-    settings_of_form,
-    without_mlflow,
-)
+from kubetrain_components.run.combined_settings import combine_settings, placement_settings, without_mlflow
 from kubetrain_trainer.errors import InvalidSetting
 
 
-def placed(parameters: dict[str, Any], placement: dict[str, Any]) -> Placement:
-    return combine_settings(
-        Placement, {"its parameter": settings_of_form(Placement, parameters), "placement": placement}
-    )
-
-
-def test_a_parameter_at_its_default_counts_as_not_set() -> None:
-    made = placed({"cpu": "1", "memory": "8Gi", "gpus": 0}, {"cpu": "4", "gpus": 2.0, "queue": ""})
-    assert made.changed_settings() == {"cpu": "4", "memory": "8Gi", "gpus": 2}
+def placed(run: dict[str, Any], task: dict[str, Any]) -> Placement:
+    return combine_settings(Placement, {"the run": run, "the launch task": task})
 
 
 def test_equal_values_of_two_sources_are_accepted() -> None:
-    assert placed({"gpus": 2}, {"gpus": 2}).gpus == 2
+    assert placed({"gpus": 2}, {"gpus": 2.0}).gpus == 2
 
 
 @pytest.mark.parametrize(
-    ("parameters", "placement", "says"),
+    ("run", "task", "says"),
     [
-        ({"memory": "8Gi"}, {"memory": "16Gi"}, "memory is '8Gi' in its parameter but '16Gi' in placement: set it in"),
-        ({"memory": "8Gi"}, {"memory": "4Gi"}, "memory is '8Gi' in its parameter but '4Gi' in placement"),
-        ({"env": {"A": "1", "B": "2"}}, {"env": {"A": "1", "B": "3"}}, "env B is '2' in its parameter but '3'"),
-        ({}, {"memry": "1"}, "unknown setting 'memry'"),
-        ({"gpus": -1}, {}, "gpus must be at least 0"),
+        ({"memory": "8Gi"}, {"memory": "16Gi"}, "pods.memory is '8Gi' in the run but '16Gi' in the launch task: set"),
+        ({"memory": "8Gi"}, {"memory": "4Gi"}, "is '8Gi' in the run but '4Gi' in the launch task"),
+        ({"env": {"A": "1", "B": "2"}}, {"env": {"A": "1", "B": "3"}}, "pods.env B is '2' in the run but '3'"),
+        ({}, {"memry": "1"}, "unknown setting 'pods.memry'"),
+        ({"gpus": -1}, {}, "pods.gpus must be at least 0"),
     ],
 )
-def test_contradictions_are_refused(parameters: dict[str, Any], placement: dict[str, Any], says: str) -> None:
+def test_contradictions_are_refused(run: dict[str, Any], task: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
-        placed(parameters, placement)
+        placed(run, task)
 
 
 def test_lists_and_objects_add_up() -> None:
@@ -80,7 +68,7 @@ def limited(name: str, limit: str) -> dict[str, Any]:
 @pytest.mark.parametrize("pair", [("cpu", "8", "4"), ("cpu", "1", "500m"), ("memory", "4Gi", "2G")], ids=str)
 def test_a_limit_below_its_request_is_an_error(pair: tuple[str, str, str]) -> None:
     name, request, limit = pair
-    with pytest.raises(InvalidSetting, match=f"the limit of {name} '{limit}' is less than {name} '{request}'"):
+    with pytest.raises(InvalidSetting, match=f"{name} '{limit}' is less than .*{name} '{request}'"):
         Placement(**{name: request, "pod": limited(name, limit)})
 
 
@@ -89,7 +77,7 @@ def test_a_limit_counts_with_the_request_of_another_source(name: str) -> None:
     pod = {"pod": limited(name, "500m")}
     assert placed({name: "200m"}, pod).changed_settings() == {name: "200m", **pod}
     assert placed({"memory": "8Gi"}, {"queue": "q"} | {"scheduler": "kueue"}).queue == "q"
-    with pytest.raises(InvalidSetting, match=f"the limit of {name} '500m' is less than {name} '"):
+    with pytest.raises(InvalidSetting, match=f"{name} '500m' is less than .*{name} '"):
         placed({}, pod)
 
 
@@ -115,7 +103,7 @@ def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
             "volume_mounts": [mount],
         }
     )
-    placement = combine_settings(Placement, {"the launch task": {**settings, "image": "i"}})
+    placement = placed({"image": "i"}, settings)
     replica = Replica(role="Master", count=1, command=("train",))
     identity = JobIdentity(pipeline="p", stage="s", run_id="r")
     job = Job(identity=identity, kind=JobKind.PYTORCH_JOB, replicas=(replica,), placement=placement)
@@ -133,11 +121,6 @@ def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     assert spec["nodeSelector"] == {"pool": "gpu"}
     assert volume in spec["volumes"]
     assert mount in container["volumeMounts"]
-
-
-def test_a_default_that_the_launch_task_sets_contradicts_another_value() -> None:
-    with pytest.raises(InvalidSetting, match="cpu is '4' in the run's parameters but '1' in the launch task"):
-        combine_settings(Placement, {"the run's parameters": {"cpu": "4"}, "the launch task": {"cpu": "1"}})
 
 
 def test_a_task_without_settings_changes_nothing() -> None:
@@ -164,11 +147,7 @@ OF_KFP = {
 
 
 def env_of_pods(placement: dict[str, Any]) -> list[dict[str, Any]]:
-    sources = {
-        "the run's parameters": placement,
-        "the launch task": without_mlflow(placement_settings(OF_KFP), placement),
-    }
-    made = combine_settings(Placement, sources)
+    made = placed(placement, without_mlflow(placement_settings(OF_KFP), placement))
     replica = Replica(role="Master", count=1, command=("train",))
     identity = JobIdentity(pipeline="p", stage="s", run_id="r")
     job = Job(identity=identity, kind=JobKind.PYTORCH_JOB, replicas=(replica,), placement=made)

@@ -71,7 +71,7 @@ def test_every_pod_runs_the_command_but_the_workers_of_mpi(framework: str, launc
 
 
 def test_mpi_needs_an_operator() -> None:
-    with pytest.raises(InvalidSetting, match=r"mpirun access .*use launcher training-operator or trainer"):
+    with pytest.raises(InvalidSetting, match=r"mpirun access .*use pods.launcher=training-operator or trainer"):
         job_manifest(command("mpi", ALONE))
 
 
@@ -103,8 +103,8 @@ def test_the_pods_of_mpi_run_as_mpiuser_unless_another_is_set(launcher: Launcher
     [
         (OPERATOR, {"restart_policy": "ExitCode"}, "use OnFailure or Never"),
         (TRAINER, {"restart_policy": "ExitCode"}, "use OnFailure or Never"),
-        (OPERATOR, {"scheduler": "kueue", "queue": "q"}, "use launcher trainer, or remove scheduler and queue"),
-        (TRAINER, {"host_network": True}, "remove host_network"),
+        (OPERATOR, {"scheduler": "kueue", "queue": "q"}, "use pods.launcher=trainer, or remove pods.scheduler"),
+        (TRAINER, {"host_network": True}, "remove pods.host_network"),
         (TRAINER, {"rdma": {"rdma/hca": 1}}, "request the devices in pod"),
     ],
 )

@@ -63,45 +63,45 @@ def test_an_added_setting_changes_no_digest() -> None:
     assert Later(epochs=3, added=1).digest != TrainConfig(epochs=3).digest
 
 
-SHARDED_GRAPHS = "compile=reduce-overhead needs sharding=none, under which weights keep their place in memory"
+SHARDED_GRAPHS = (
+    "train.compile=reduce-overhead needs train.sharding=none, under which weights keep their place in memory"
+)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epoch": 3}, "unknown setting 'epoch': did you mean 'epochs'?"),
+        ({"epoch": 3}, "unknown setting 'train.epoch': did you mean 'epochs'?"),
         ({"compile": "reduce-overhead", "sharding": "full"}, SHARDED_GRAPHS),
-        ({"epochs": "three"}, "epochs must be a whole number, not 'three'"),
-        ({"epochs": 2.5}, "epochs must be a whole number, not 2.5"),
-        ({"epochs": True}, "epochs must be a whole number, not True"),
-        ({"epochs": 0}, "epochs must be at least 1, not 0"),
-        ({"learning_rate": 0}, "learning_rate must be above 0, not 0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be a number, not nan"),
+        ({"epochs": "three"}, "train.epochs must be a whole number, not 'three'"),
+        ({"epochs": 2.5}, "train.epochs must be a whole number, not 2.5"),
+        ({"epochs": True}, "train.epochs must be a whole number, not True"),
+        ({"epochs": 0}, "train.epochs must be at least 1, not 0"),
+        ({"learning_rate": 0}, "train.learning_rate must be above 0, not 0"),
+        ({"learning_rate": float("nan")}, "train.learning_rate must be a number, not nan"),
         (
             {"optimizer_args": {"momentum": 1}},
-            "optimizer_args with optimizer=sgd: momentum must be at most 0.999999, not 1",
+            "train.optimizer_args.momentum must be at most 0.999999, not 1 (with optimizer=sgd)",
         ),
         (
             {"optimizer_args": {"beta1": 0.8}},
-            "optimizer_args with optimizer=sgd: unknown setting 'beta1': valid names: decay_norms, momentum, nesterov",
+            "unknown setting 'train.optimizer_args.beta1': valid names: decay_norms, momentum, nesterov "
+            "(with optimizer=sgd)",
         ),
         (
             {"schedule": "constant", "schedule_args": {"epochs": 1}},
-            "schedule_args with schedule=constant: unknown setting 'epochs': valid names: warmup_steps",
+            "unknown setting 'train.schedule_args.epochs': valid names: warmup_steps (with schedule=constant)",
         ),
-        (
-            {"data": "synthetic", "synthetic": {"classes": 1}},
-            "synthetic with data=synthetic: classes must be at least 2, not 1",
-        ),
-        ({"augment": {"mixup": -0.1}}, "augment with recipe=none: mixup must be at least 0, not -0.1"),
-        ({"freeze": ","}, "freeze is ',', which names nothing: give names of layers, or leave it out"),
-        ({"seed": 2**32}, "seed must be at most 4294967295, not 4294967296"),
-        ({"resume_from": "../other"}, "resume_from must be the id of another run, not the path '../other'"),
-        ({"resume_from": ".."}, "resume_from must be the id of another run, not the path '..'"),
-        ({"optimizer": "sdg"}, "optimizer cannot be 'sdg': did you mean 'sgd'?"),
-        ({"model": 3}, "model must be a string, not 3"),
-        ({"model_args": [1]}, "model_args must be a JSON object, not [1]"),
-        ([1], "train_config must be a JSON object of settings, not [1]"),
+        ({"data": "synthetic", "synthetic": {"classes": 1}}, "data.synthetic.classes must be at least 2, not 1"),
+        ({"augment": {"mixup": -0.1}}, "train.augment.mixup must be at least 0, not -0.1"),
+        ({"freeze": ","}, "train.freeze is ',', which names nothing: give names of layers, or leave it out"),
+        ({"seed": 2**32}, "train.seed must be at most 4294967295, not 4294967296"),
+        ({"resume_from": "../other"}, "train.resume_from must be the id of another run, not the path '../other'"),
+        ({"resume_from": ".."}, "train.resume_from must be the id of another run, not the path '..'"),
+        ({"optimizer": "sdg"}, "train.optimizer cannot be 'sdg': did you mean 'sgd'?"),
+        ({"model": 3}, "model.name must be a string, not 3"),
+        ({"model_args": [1]}, "model.args must be a JSON object, not [1]"),
+        ([1], "train must be an object of settings, not [1]"),
     ],
 )
 def test_an_invalid_setting_is_named_with_its_value_and_the_fix(settings: object, message: str) -> None:
@@ -114,7 +114,7 @@ def test_text_on_the_command_line_is_parsed_by_the_type_of_its_setting() -> None
     assert TrainConfig.parse("model", "3") == "3"
     assert TrainConfig.parse("epochs", "3") == 3
     assert TrainConfig.parse("model_args", '{"a": 1}') == {"a": 1}
-    with pytest.raises(InvalidSetting, match="model_args must be a JSON object, not 'a=1'"):
+    with pytest.raises(InvalidSetting, match=r"model\.args must be a JSON object, not 'a=1'"):
         TrainConfig.parse("model_args", "a=1")
 
 
@@ -146,19 +146,21 @@ def test_another_metric_needs_its_direction(metric: str) -> None:
 def test_the_metric_must_be_one_that_the_task_measures() -> None:
     TrainConfig(metric="loss").check_metric(["accuracy"])
     TrainConfig(metric="f1", select_checkpoint="last").check_metric(["accuracy"])
-    with pytest.raises(InvalidSetting, match=r"metric cannot be 'acuracy', .*: did you mean 'accuracy'"):
+    with pytest.raises(InvalidSetting, match=r"train.metric cannot be 'acuracy', .*: did you mean 'accuracy'"):
         TrainConfig(metric="max:acuracy").check_metric(["accuracy"])
-    with pytest.raises(InvalidSetting, match=r"metric cannot be 'accuracy', .*: set metric=loss, or add it to the"):
+    with pytest.raises(
+        InvalidSetting, match=r"train.metric cannot be 'accuracy', .*: set train.metric=loss, or add it to the"
+    ):
         TrainConfig().check_metric([])
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"allreduce_precision": "bf16"}, "allreduce_precision=bf16"),
-        ({"compile": "reduce-overhead"}, "compile=reduce-overhead"),
-        ({"loader_workers": 4}, "loader_workers"),
-        ({"weights_format": "safetensors"}, "weights_format"),
+        ({"allreduce_precision": "bf16"}, "train.allreduce_precision=bf16"),
+        ({"compile": "reduce-overhead"}, "train.compile=reduce-overhead"),
+        ({"loader_workers": 4}, "train.loader_workers"),
+        ({"weights_format": "safetensors"}, "train.weights_format"),
     ],
 )
 def test_what_only_pytorch_has_is_refused_by_tensorflow(settings: dict[str, Any], named: str) -> None:

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.names import GROUPS, SETTINGS
 from kubetrain_pipelines.diagnose.case import Case
 from kubetrain_pipelines.diagnose.causes import Cause
 from kubetrain_pipelines.diagnose.diagnosis import diagnose
-from kubetrain_pipelines.diagnose.page import page
+from kubetrain_pipelines.diagnose.page import ADVICE, page
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule
 from kubetrain_pipelines.diagnose.table import RULES
-from kubetrain_trainer.settings.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = [rule for rule in RULES if rule.certainty is not Certainty.FACT]
@@ -50,8 +49,9 @@ def test_the_page_is_current() -> None:
 
 
 def test_settings_in_remedies_exist() -> None:
-    known = {*Placement.names(), *TrainConfig.names(), "min_workers", "model_uri", "processes_per_worker"}
     others = {"nvidia_peermem", "find_unused_parameters", "static_graph", "memory_format"}  # of a kernel and of a Task
-    named = {word for rule in RULES for word in re.findall(r"(?<![\w./-])[a-z]+_[a-z_]+", rule.remedy)}
-    assert "shm_size" in named
-    assert named <= known | others
+    remedies = " ".join([*(rule.remedy for rule in RULES), *(text for advice in ADVICE for text in advice)])
+    named = set(re.findall(rf"\b(?:{'|'.join(GROUPS)})\.[a-z_]+", remedies))
+    assert "pods.shm_size" in named
+    assert named <= SETTINGS.keys()
+    assert set(re.findall(r"(?<![\w./-])[a-z]+_[a-z_]+", remedies)) <= others

@@ -157,7 +157,7 @@ def test_an_unknown_error_is_found_behind_what_launchers_write_before_it(prefix:
 @pytest.mark.parametrize(
     "error",
     [
-        "error: freeze: the model has nothing called 'conv9': valid names: conv1, head",
+        "error: train.freeze: the model has nothing called 'conv9': valid names: conv1, head",
         "error: /out/r1 holds the output of another training: choose another run ID",
     ],
 )
@@ -268,7 +268,7 @@ def test_the_output_fits_a_terminal_and_hides_secrets(tmp_path: Path, capsys: py
     assert diagnose_and_show(DiagnoseOptions(targets=[str(log)])) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("1 log read\n\n1. The memory of a GPU ran out (proven)\n")
-    assert "Remedy: Lower batch_size" in shown
+    assert "Remedy: Lower train.batch_size" in shown
     assert "hf_" not in shown
     assert max(map(len, shown.replace(str(log), "").splitlines())) <= 80
 

@@ -20,11 +20,11 @@ from kubetrain_components.jobs.job_kinds import COMMAND_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
+from kubetrain_components.run.names import find_setting
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
@@ -38,23 +38,23 @@ from kubetrain_pipelines.doctor.launcher import judge_launcher, judge_trainer, s
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.requests.planned_run import planned_run
+from kubetrain_pipelines.requests.asked_run import AskedRun
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.settings.config import TrainConfig
 from support.api_server import ApiServer, answer, hang
 from support.faulty_s3 import FaultyS3, refused
 from support.kfp_server import KfpServer
+from support.planned import planned
 
 OK, WARNING, MISSING, UNKNOWN, SKIPPED = Status
-URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
 
 
 def pod(**spec: Any) -> str:
-    return f"pod={json.dumps({'spec': spec})}"
+    return f"pods.pod={json.dumps({'spec': spec})}"
 
 
 def needs(*pairs: str, pipeline: str = "train-pytorch") -> Needs:
-    return Needs.of(planned_manifests(planned_run(pipeline, "doctor", [*URIS, *pairs])))
+    return Needs.of(planned_manifests(planned(*pairs, source=pipeline)))
 
 
 def operator(*arguments: str, image: str = "training-operator:v1.9.4", has_template: bool = True) -> Manifest:
@@ -88,10 +88,14 @@ def check(finding: Finding, status: Status, evidence: str, remedy: str = "") -> 
     assert re.search(evidence, finding.evidence), finding
     assert re.search(remedy, finding.remedy), finding
     assert finding.remedy or status in (OK, UNKNOWN, SKIPPED), "everything that is missing has a remedy"
+    for name in re.findall(r"--set ([\w.]+)=", f"{finding.evidence} {finding.remedy}"):
+        find_setting(".".join(name.split(".")[:2]))
 
 
 def test_needs_are_those_of_the_manifests() -> None:
-    asked = needs("workers=3", "gpus=8", "cpu=500m", "memory=1Gi", 'secret_env={"TOKEN": "hub/token"}')
+    asked = needs(
+        "pods.workers=3", "pods.gpus=8", "pods.cpu=500m", "pods.memory=1Gi", 'pods.secret_env={"TOKEN": "hub/token"}'
+    )
     assert [(pods.stage, pods.role, pods.count) for pods in asked.pods] == [
         ("sync_dataset", "Pod", 1),
         ("launch_training", "Master", 1),
@@ -106,7 +110,7 @@ def test_needs_are_those_of_the_manifests() -> None:
 
 
 def test_a_secret_is_required_if_anything_requires_it() -> None:
-    assert not needs('secret_env={"TOKEN": "kubetrain-s3/token"}').secrets["kubetrain-s3"].is_optional
+    assert not needs('pods.secret_env={"TOKEN": "kubetrain-s3/token"}').secrets["kubetrain-s3"].is_optional
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ def test_a_secret_is_required_if_anything_requires_it() -> None:
     ],
 )
 def test_the_needs_of_a_training_without_the_training_operator(launcher: str, kind: JobKind, objects: set[str]) -> None:
-    asked = needs("workers=3", "gpus=8", "cpu=500m", f"launcher={launcher}")
+    asked = needs("pods.workers=3", "pods.gpus=8", "pods.cpu=500m", f"pods.launcher={launcher}")
     (training,) = asked.training
     assert (asked.kind, training.role, training.count) == (kind, "Pod", 3)
     assert training.spec["containers"][0]["name"] == kind.traits.container
@@ -139,7 +143,7 @@ def test_a_pod_needs_what_its_containers_request_together() -> None:
         return {"name": f"c{cpu}", "image": "i", "resources": {"requests": {"cpu": cpu}}, **fields}
 
     def cpu(**spec: list[dict[str, Any]]) -> str:
-        return str(needs("cpu=1", pod(**spec)).training[0].resources()["cpu"])
+        return str(needs("pods.cpu=1", pod(**spec)).training[0].resources()["cpu"])
 
     beside, before, sidecar = container("2"), container("8"), container("3", restartPolicy="Always")
     limited = {**beside, "resources": {"limits": {"cpu": "2"}}}
@@ -221,7 +225,7 @@ def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
 def test_the_remedy_for_permissions_is_the_role_bound_to_the_account() -> None:
     calls = calls_of("storage_classes.yaml", [])
     finding = permissions.judge_permissions("storage_classes.yaml", dict.fromkeys(calls, False), "runner", "team")
-    check(finding, WARNING, "may not get storageclasses.storage.k8s.io: exposure auto shares")
+    check(finding, WARNING, "may not get storageclasses.storage.k8s.io: storage.exposure=auto shares")
     role, binding = yaml.safe_load_all(finding.remedy.split("<<'EOF'\n")[1].removesuffix("EOF"))
     assert role == role_of("storage_classes.yaml")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "runner", "namespace": "team"}]
@@ -273,7 +277,7 @@ AUTO, OPERATOR, TRAINER, JOB = Launcher
             "is training-operator, but .* no PyTorchJob",
             "1.9.4.*\nor .*: trainer",
         ),
-        (TRAINER, [OPERATOR, JOB], MISSING, "no TrainJob", "manifests/overlays/manager.*\nor --set launcher=auto"),
+        (TRAINER, [OPERATOR, JOB], MISSING, "no TrainJob", "manifests/overlays/manager.*\nor --set pods.launcher=auto"),
     ],
 )
 def test_the_launcher_of_a_run(
@@ -378,8 +382,8 @@ def test_a_template_elsewhere_is_not_checked() -> None:
 
 def test_only_pytorch_with_a_master_has_an_init_container() -> None:
     assert needs().has_workers_beside_master
-    assert not needs("workers=1").has_workers_beside_master
-    assert not needs("workers=2", "min_workers=2").has_workers_beside_master
+    assert not needs("pods.workers=1").has_workers_beside_master
+    assert not needs("pods.workers=2", "pods.min_workers=2").has_workers_beside_master
     assert not needs(pipeline="train-tensorflow").has_workers_beside_master
 
 
@@ -432,9 +436,14 @@ def test_a_gang_scheduler_that_is_not_installed_or_not_named() -> None:
     check(queues.judge_gang(Placement(scheduler="volcano"), [], operator()), MISSING, "not installed", "volcano.sh")
     check(queues.judge_no_queue(operator()), SKIPPED, "not requested")
     started = operator("--gang-scheduler-name=volcano")
-    check(queues.judge_no_queue(started), WARNING, "started with volcano", "--set scheduler=volcano")
+    check(queues.judge_no_queue(started), WARNING, "started with volcano", "--set pods.scheduler=volcano")
     other = operator("--gang-scheduler-name", "scheduler-plugins-scheduler", "--zap-log-level=1")
-    check(queues.judge_no_queue(other), WARNING, "scheduler-plugins-scheduler", "--set scheduler=scheduler-plugins, so")
+    check(
+        queues.judge_no_queue(other),
+        WARNING,
+        "scheduler-plugins-scheduler",
+        "--set pods.scheduler=scheduler-plugins, so",
+    )
     check(
         queues.judge_gang(Placement(scheduler="volcano"), queues.GANGS.values(), other),
         MISSING,
@@ -501,7 +510,7 @@ def test_a_training_without_an_operator_needs_no_framework_but_batch_jobs() -> N
 
 
 TOLERANT = pod(tolerations=[{"operator": "Exists"}])
-GROWS = (TOLERANT, "gpus=1", "workers=3", "min_workers=2", "max_workers=9")
+GROWS = (TOLERANT, "pods.gpus=1", "pods.workers=3", "pods.min_workers=2", "pods.max_workers=9")
 
 
 @pytest.mark.parametrize(
@@ -512,34 +521,39 @@ GROWS = (TOLERANT, "gpus=1", "workers=3", "min_workers=2", "max_workers=9")
         ((pod(tolerations=[{"key": "gpu", "value": "yes"}], nodeSelector={"pool": "gpu"}),), OK, "room for 8", ""),
         ((pod(tolerations=[{"key": "gpu", "value": "no"}]),), MISSING, "0 of 1 nodes", "tolerations"),
         (
-            (TOLERANT, "cpu=16"),
+            (TOLERANT, "pods.cpu=16"),
             MISSING,
             "no node has 16 cpu: the maximum is 8",
             "request less",
         ),
         (
-            (TOLERANT, "gpus=8"),
+            (TOLERANT, "pods.gpus=8"),
             MISSING,
             "8 nvidia.com/gpu: the maximum is 2",
             "device plugin",
         ),
         (
-            (TOLERANT, 'rdma={"rdma/rdma_shared_device_a": 1}'),
+            (TOLERANT, 'pods.rdma={"rdma/rdma_shared_device_a": 1}'),
             MISSING,
             "rdma_shared_device_a: the maximum is 0",
             "advertise nvid",
         ),
-        ((TOLERANT, "gpus=1", "workers=3"), MISSING, "room for 2 of 3", "add nodes"),
-        ((*GROWS, "launcher=training-operator"), OK, "room for 2 pods if empty; .* begins with 2 and grows to 9", ""),
-        ((*GROWS, "launcher=trainer"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
-        ((*GROWS, "launcher=job"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
+        ((TOLERANT, "pods.gpus=1", "pods.workers=3"), MISSING, "room for 2 of 3", "add nodes"),
         (
-            (TOLERANT, "host_network=true", "workers=4", "launcher=job"),
+            (*GROWS, "pods.launcher=training-operator"),
+            OK,
+            "room for 2 pods if empty; .* begins with 2 and grows to 9",
+            "",
+        ),
+        ((*GROWS, "pods.launcher=trainer"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
+        ((*GROWS, "pods.launcher=job"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
+        (
+            (TOLERANT, "pods.host_network=true", "pods.workers=4", "pods.launcher=job"),
             MISSING,
-            "1 of 1 nodes admit .*, one each because of host_network, with room for 1 of 4 pods",
+            "1 of 1 nodes admit .*, one each because of pods.host_network, with room for 1 of 4 pods",
             "add nodes",
         ),
-        ((*GROWS, "min_workers=3"), MISSING, "room for 2 of 3", "add nodes"),
+        ((*GROWS, "pods.min_workers=3"), MISSING, "room for 2 of 3", "add nodes"),
     ],
 )
 def test_nodes(pairs: tuple[str, ...], status: Status, evidence: str, remedy: str) -> None:
@@ -684,7 +698,7 @@ def test_rules_between_pods_are_named_because_they_are_not_judged() -> None:
             [storage_class("fast")],
             MISSING,
             r"storage class fsat does not exist \(existing: fast",
-            "storage_class=fast",
+            "storage.class=fast",
         ),
         ("", [storage_class("fast")], MISSING, "no storage class is the default", "kubectl patch storageclass fast"),
         ("", [], MISSING, "the cluster has none", "administrator"),
@@ -783,7 +797,7 @@ def test_the_secret_for_s3_may_be_missing_if_s3_answers(keys: Any, s3: Status, s
         ("no PriorityClass with name high was found", "high", "create priorityclass high"),
         ("failed quota: q: must specify limits.cpu for: main", "must specify", "limits.cpu.*set limits of main in pod"),
         ("failed quota: q: must specify limits.ephemeral-storage for: main", "must specify", "a LimitRange with"),
-        ("[maximum cpu usage per Container is 1, but limit is 4]", "maximum", "--set cpu=.*edit limitrange"),
+        ("[maximum cpu usage per Container is 1, but limit is 4]", "maximum", "--set pods.cpu=.*edit limitrange"),
         ("admission webhook denied the request: no", "denied", "correct what the message names"),
     ],
 )
@@ -813,7 +827,7 @@ def test_the_launch_steps_own_pod() -> None:
     assert admission.judge_refused_launch_step(other, "team") == other
 
 
-def planned() -> probes.Probes:
+def three_probes() -> probes.Probes:
     claim = probes.probe_claim(Storage().staging, "0a")
     return probes.Probes(
         claims=(claim,),
@@ -825,7 +839,7 @@ def planned() -> probes.Probes:
 
 
 def judged(step: probes.Outcome, writer: probes.Outcome, reader: probes.Outcome) -> dict[str, tuple[Status, str]]:
-    found = judge_outcomes(planned(), probes.Outcomes(step, writer, reader), ["dataset", "model"])
+    found = judge_outcomes(three_probes(), probes.Outcomes(step, writer, reader), ["dataset", "model"])
     return {each.check: (each.status, each.evidence) for each in found}
 
 
@@ -856,7 +870,7 @@ def test_the_reports_of_pods() -> None:
 )
 def test_a_task_of_your_own_is_imported(task: probes.Outcome, status: Status) -> None:
     job = probes.task_job("0a", TrainConfig(model="own:build"), Placement(image="trainer:1", gpus=8))
-    tried = replace(planned(), task=job)
+    tried = replace(three_probes(), task=job)
     found = {each.check: each for each in judge_outcomes(tried, probes.Outcomes({}, {}, {}, task), [])}
     assert found["own code"].status is status
 
@@ -877,7 +891,7 @@ def test_a_pod_that_does_not_start_leaves_its_image_unknown() -> None:
 
 
 def test_probes_request_no_device_and_join_no_queue() -> None:
-    placement = planned().reader.placement
+    placement = three_probes().reader.placement
     assert (placement.gpus, placement.scheduler, placement.image) == (0, "", "trainer:1")
 
 
@@ -944,7 +958,7 @@ class TestS3:
             (tmp_path / f"{number}.png").write_text("png")
         seen: dict[str, str] = {}
         pod_program.report("dataset", [str(tmp_path), "", "credentials", data], seen)
-        found = judge_outcomes(planned(), probes.Outcomes({}, seen, {}), ["dataset"])
+        found = judge_outcomes(three_probes(), probes.Outcomes({}, seen, {}), ["dataset"])
         [judged] = [each for each in found if each.check == "S3 dataset"]
         assert judged.status is status
         assert ("kubetrain pack" in judged.remedy) == (status is WARNING)
@@ -1001,9 +1015,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def examine(pairs: Sequence[str] = (), **changes: Any) -> dict[str, Finding]:
-    parameters = planned_run("train-pytorch", "doctor", [*URIS, *pairs])
     api = KubernetesApi.connect(retry_seconds=0.2)
-    examination = Examination(api=api, parameters=parameters, say=print, **changes)
+    examination = Examination(api=api, parameters=planned(*pairs), say=print, **changes)
     return {each.check: each for each in examination.findings()}
 
 
@@ -1054,7 +1067,7 @@ def test_a_cluster_with_trainer_only_is_fine(server: ApiServer) -> None:
     check(found["launcher"], OK, "^trainer runs this training .the cluster has TrainJob and no PyTorchJob")
     check(found["trainer"], OK, "v2.3.0 is running")
     assert not {"training operator", "init container"} & found.keys()
-    check(examine(with_pods=False, pairs=["launcher=training-operator"])["launcher"], MISSING, "no PyTorchJob")
+    check(examine(with_pods=False, pairs=["pods.launcher=training-operator"])["launcher"], MISSING, "no PyTorchJob")
 
 
 def test_a_cluster_with_the_training_operator_is_examined_for_it(server: ApiServer) -> None:
@@ -1062,14 +1075,14 @@ def test_a_cluster_with_the_training_operator_is_examined_for_it(server: ApiServ
     server.put("/apis/kubeflow.org/v1", resources=[{"name": "pytorchjobs"}])
     found = examine(with_pods=False)
     check(found["launcher"], OK, "^training-operator runs this training .the cluster has PyTorchJob")
-    check(found["training operator"], MISSING, "is not deployed", "or --set launcher=job")
+    check(found["training operator"], MISSING, "is not deployed", "or --set pods.launcher=job")
     assert "admission: launch_training master" in found
 
 
 @pytest.mark.parametrize("launcher", ["auto", "job"])
 def test_settings_that_only_another_launcher_has_are_missing(server: ApiServer, launcher: str) -> None:
     serve(server)
-    found = examine(with_pods=False, pairs=["scheduler=volcano", f"launcher={launcher}"])
+    found = examine(with_pods=False, pairs=["pods.scheduler=volcano", f"pods.launcher={launcher}"])
     check(found["launcher"], MISSING, "job .*: .*volcano does not start a Job as a gang")
     assert "nodes" in found
 
@@ -1080,8 +1093,10 @@ def test_a_queue_that_would_take_the_etcd_of_a_training_is_a_warning(
 ) -> None:
     serve(server, *groups)
     server.put("/apis/kueue.x-k8s.io/v1/namespaces/tests/localqueues/default")
-    found = examine(with_pods=False, pairs=["workers=3", "min_workers=2", 'rendezvous={"backend": "etcd-v2"}'])
-    check(found["etcd queue"], status, "LocalQueue default", "endpoint of rendezvous" if status is WARNING else "")
+    found = examine(
+        with_pods=False, pairs=["pods.workers=3", "pods.min_workers=2", 'pods.rendezvous={"backend": "etcd-v2"}']
+    )
+    check(found["etcd queue"], status, "LocalQueue default", "endpoint of pods.rendezvous" if status is WARNING else "")
     assert "etcd queue" not in examine(with_pods=False)
 
 
@@ -1095,8 +1110,8 @@ def test_an_unreachable_server_is_not_asked_again(server: ApiServer) -> None:
     assert asked < 10, server.requests
 
 
-def run_doctor(**options: Any) -> int:
-    return doctor_command.examine_and_show(DoctorOptions(no_pods=True, as_json=True, **options))
+def run_doctor(**asked: Any) -> int:
+    return doctor_command.examine_and_show(DoctorOptions(asked=AskedRun(**asked), no_pods=True, as_json=True))
 
 
 def test_a_missing_cluster_is_a_finding(
@@ -1110,21 +1125,15 @@ def test_a_missing_cluster_is_a_finding(
 
 
 def test_an_unknown_setting_is_bad_usage() -> None:
-    with pytest.raises(InvalidSetting, match="unknown setting 'gpu': did you mean 'gpus'"):
-        run_doctor(pairs=["gpu=1"])
+    with pytest.raises(InvalidSetting, match=r"no setting 'pods\.gpu': did you mean 'pods\.gpus'"):
+        run_doctor(pairs=("pods.gpu=1",))
 
 
-def test_the_parameters_of_a_run_in_a_file(
-    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_of_a_file_is_examined(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server.put("/version", gitVersion="v1.34.4")
-    file = tmp_path / "nightly.json"
-    file.write_text(
-        json.dumps(
-            {"s3_secret": "of-s3", "placement": {"pod": pod_patch({"imagePullSecrets": [{"name": "of-images"}]})}}
-        )
-    )
-    run_doctor(params=file, pairs=["s3_secret=of-team"])
+    file = tmp_path / "nightly.yaml"
+    file.write_text("data:\n  secret: of-s3\npods:\n  pod:\n    spec:\n      imagePullSecrets: [{name: of-images}]\n")
+    run_doctor(source=str(file), pairs=("data.secret=of-team",))
     checks = {each["check"] for each in json.loads(capsys.readouterr().out)["findings"]}
     assert {check for check in checks if "secret" in check} == {"secret of-team", "secret of-images"}
 

@@ -12,12 +12,11 @@ from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.definitions import images
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Status
-from kubetrain_pipelines.requests.planned_run import planned_run
 from support.api_server import PODS, ApiServer, Handler, answer
+from support.planned import planned
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 CLAIMS = "/api/v1/namespaces/tests/persistentvolumeclaims"
-URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
 SEEN = {"write": "wrote", "read_only": "cannot write", "dataset": "read", "model": "wrote"}
 
 
@@ -64,10 +63,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
 
 
 def examine(*pairs: str, **changes: Any) -> dict[str, Finding]:
-    parameters = planned_run("train-pytorch", "doctor", [*URIS, *pairs])
     api = KubernetesApi.connect(retry_seconds=0.2)
     tests = {"account": "runner", "tests_dataset": True, "tests_model": True, **changes}
-    examination = Examination(api=api, parameters=parameters, say=lambda sentence: None, **tests)
+    examination = Examination(api=api, parameters=planned(*pairs), say=lambda sentence: None, **tests)
     return {each.check: each for each in examination.findings()}
 
 
@@ -117,9 +115,9 @@ def test_a_step_has_the_account_and_the_ca_of_the_run_and_nothing_of_its_placeme
     pod = {"containers": [{"name": "api", "env": env}]}
     server.put("/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline", spec={"template": {"spec": pod}})
     found = examine(
-        'pod={"spec": {"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "other"}]}}',
-        'env={"AWS_CA_BUNDLE": "/x"}',
-        "s3_secret=mine",
+        'pods.pod={"spec": {"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "other"}]}}',
+        'pods.env={"AWS_CA_BUNDLE": "/x"}',
+        "data.secret=mine",
     )
     specs = {stage: job["spec"]["template"]["spec"] for stage, job in jobs_by_stage(server).items()}
     step, (container,) = specs["step"], specs["step"]["containers"]

@@ -30,18 +30,18 @@ def test_numbers_of_a_command_line_are_text() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"args": ["--epochs=3"]}, "entry needs either a script or a command: write"),
-        ({**SCRIPT, **COMMAND}, "entry needs either a script or a command: write"),
-        ({**COMMAND, "args": ["--epochs=3"]}, "entry: args belong to a script; add them to the command"),
-        ({"scrip": "train.py"}, "entry has an unknown key 'scrip': did you mean 'script'?"),
-        ({"script": ["train.py"]}, r"entry.script must be a string, not \['train.py'\]"),
-        ({"command": "python train.py"}, "entry.command must be a JSON list, such as .*, not 'python train.py'"),
-        ({**SCRIPT, "args": [None]}, "each part of entry.args must be a string, not None"),
-        ({**SCRIPT, "evaluation": {"args": []}}, "entry.evaluation needs either a script or a command"),
-        ({**SCRIPT, "evaluation": "test.py"}, "entry.evaluation must be a JSON object, not 'test.py'"),
+        ({"args": ["--epochs=3"]}, "train.entry needs either a script or a command: write"),
+        ({**SCRIPT, **COMMAND}, "train.entry needs either a script or a command: write"),
+        ({**COMMAND, "args": ["--epochs=3"]}, "train.entry: args belong to a script; add them to the command"),
+        ({"scrip": "train.py"}, "train.entry has an unknown key 'scrip': did you mean 'script'?"),
+        ({"script": ["train.py"]}, r"train.entry.script must be a string, not \['train.py'\]"),
+        ({"command": "python train.py"}, "train.entry.command must be a JSON list, such as .*, not 'python train.py'"),
+        ({**SCRIPT, "args": [None]}, "each part of train.entry.args must be a string, not None"),
+        ({**SCRIPT, "evaluation": {"args": []}}, "train.entry.evaluation needs either a script or a command"),
+        ({**SCRIPT, "evaluation": "test.py"}, "train.entry.evaluation must be a JSON object, not 'test.py'"),
         (
             {**SCRIPT, "evaluation": {**SCRIPT, "evaluation": SCRIPT}},
-            "entry.evaluation has an unknown key 'evaluation'",
+            "train.entry.evaluation has an unknown key 'evaluation'",
         ),
     ],
 )

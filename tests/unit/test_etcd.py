@@ -36,10 +36,10 @@ from kubetrain_pipelines.doctor.finding import Status
 from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
 from kubetrain_pipelines.doctor.needs import Needs
 from kubetrain_pipelines.doctor.plan_probes import etcd_test
-from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import ApiServer, answer, stamp
 from support.manifests import PLAIN, elastic, indexed, pytorch, tensorflow
+from support.planned import planned
 
 OWN = replace(PLAIN, rendezvous={"backend": "etcd-v2"})
 YOURS = replace(PLAIN, rendezvous={"backend": "etcd-v2", "endpoint": "https://etcd.infra:2380"})
@@ -190,7 +190,7 @@ TLS = {**ETCD, "endpoint": "https://etcd.infra:2379"}
         ({**TLS, "endpoint": "http://etcd/v2"}, "must be HOST:PORT"),
         ({**TLS, "endpoint": "[fd00::1]:2379"}, "must be HOST:PORT"),
         ({**TLS, "endpoint": "etcd-0:2379,etcd-1:2379"}, "one address"),
-        ({**ETCD, "image": ""}, "image of rendezvous is empty"),
+        ({**ETCD, "image": ""}, "pods.rendezvous.image is empty"),
         ({"join_timeout": "15m"}, "join_timeout must be a whole number above 0, not '15m'"),
         ({"keep_alive_interval": 0}, "keep_alive_interval must be a whole number above 0"),
         ({**TLS, "ssl_cert": "/tls/../output/key"}, "absolute path, without .."),
@@ -219,9 +219,9 @@ def test_certificates_of_a_mounted_secret_are_accepted() -> None:
 
 
 STATIC = [
-    (pytorch(), "set min_workers, or "),
+    (pytorch(), "set pods.min_workers, or "),
     (tensorflow(), ""),
-    (indexed(), "set min_workers, or "),
+    (indexed(), "set pods.min_workers, or "),
     (indexed(framework="tensorflow"), ""),
 ]
 
@@ -229,7 +229,7 @@ STATIC = [
 @pytest.mark.parametrize("options", [{"backend": "etcd-v2"}, {"join_timeout": 900}])
 @pytest.mark.parametrize(("job", "remedy"), STATIC, ids=lambda value: getattr(value, "kind", ""))
 def test_a_rendezvous_for_a_job_that_is_not_elastic_is_refused(job: Job, remedy: str, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSetting, match=f"applies only to elastic jobs.*: {remedy}remove rendezvous$"):
+    with pytest.raises(InvalidSetting, match=f"applies only to elastic jobs.*: {remedy}remove it$"):
         job_manifest(replace(job, placement=replace(job.placement, rendezvous=options)))
 
 
@@ -363,11 +363,6 @@ def test_the_reaper_deletes_an_etcd_whose_job_has_ended_or_was_never_created(
     assert sorted(line.split(":")[0] for line in said) == ["delete etcd ended-etcd", "delete etcd leaked-etcd"]
 
 
-def needs(*pairs: str) -> Needs:
-    uris = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
-    return Needs.of(planned_manifests(planned_run("train-pytorch", "doctor", [*uris, *pairs])))
-
-
 def test_doctor_tries_your_etcd_from_a_pod_of_the_training() -> None:
     reader = probes.reader_job("0a", YOURS, "claim", is_ours=True, etcd=etcd_test(YOURS))
     (command,) = (each.command for each in reader.replicas)
@@ -389,7 +384,10 @@ def test_the_pod_of_doctor_names_the_etcd_that_it_cannot_reach(monkeypatch: pyte
 
 
 def test_doctor_counts_the_etcd_and_the_permission_for_its_service() -> None:
-    asked, plain = (needs("workers=3", "min_workers=2", *more) for more in (['rendezvous={"backend": "etcd-v2"}'], []))
+    asked, plain = (
+        Needs.of(planned_manifests(planned("pods.workers=3", "pods.min_workers=2", *more)))
+        for more in (["pods.rendezvous.backend=etcd-v2"], [])
+    )
     assert asked.kind is JobKind.PYTORCH_JOB
     more = {name: value - plain.peak().get(name, 0) for name, value in asked.peak().items()}
     assert {name: str(value) for name, value in more.items() if value} == {

@@ -206,7 +206,7 @@ class TestChoice:
             (
                 "clone",
                 {"can_clone": False, "access_modes": ("ReadWriteMany",)},
-                "'csi.example.com' cannot clone volumes; set exposure to shared",
+                "'csi.example.com' cannot clone volumes; set storage.exposure to shared",
             ),
             (
                 "clone",
@@ -214,7 +214,7 @@ class TestChoice:
                 "cannot mount files ReadOnlyMany; use a ReadWriteMany staging PVC",
             ),
             ("clone", {"storage_class": ""}, "'staging' has no storage class"),
-            ("shared", {}, "'staging' is ReadWriteOnce, not ReadWriteMany; set exposure to clone"),
+            ("shared", {}, "'staging' is ReadWriteOnce, not ReadWriteMany; set storage.exposure to clone"),
             ("shared", {"volume_mode": "Block"}, "is a Block volume"),
             ("clone", {"volume_mode": "Block"}, "is a Block volume"),
         ],
@@ -252,8 +252,8 @@ class TestChoice:
     @pytest.mark.parametrize("name", ["Upper", "a_b", "-a", "a-", "a..b", "a" * 254])
     def test_names_of_objects_are_checked(self, name: str) -> None:
         for setting, make in (
-            ("static_claim", lambda: exposure("static", static_claim=name)),
-            ("staging_claim", lambda: Storage(staging_claim=name).staging),
+            ("storage.static_claim", lambda: exposure("static", static_claim=name)),
+            ("storage.staging_claim", lambda: Storage(staging_claim=name).staging),
         ):
             with pytest.raises(InvalidSetting, match=f"^{setting} '.*' is not a valid object name"):
                 make()
@@ -420,7 +420,7 @@ class TestReuse:
         assert decide_reuse(planned, there).action is ClaimAction.REUSE
         absent = decide_reuse(planned, None)
         assert absent.action is ClaimAction.REFUSE
-        setting = {"shared": "staging_claim", "static": "static_claim"}[mode]
+        setting = {"shared": "storage.staging_claim", "static": "storage.static_claim"}[mode]
         assert f"no PVC {planned.claim}: create it, or correct {setting}" in absent.reason
         for broken, words in (
             ({**there, "spec": {**there["spec"], "accessModes": ["ReadWriteOnce"]}}, f"not {access_mode}"),

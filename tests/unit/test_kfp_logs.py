@@ -60,7 +60,7 @@ def start(server: KfpServer, api: KfpApi, tmp_path: Path, capsys: pytest.Capture
     def start(*story: dict[str, Any]) -> str:
         server.next_story = list(story)
         pipeline = write_pipeline(tmp_path / "greetings.yaml")
-        submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+        submit_and_show(api, RunOptions(source=str(pipeline), name="nightly"), detach=True)
         (version,) = server.kinds["versions"].values()
         version["pipeline_spec"] = json.loads(pipeline.read_text())
         capsys.readouterr()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cli.runs import ScheduleOptions, schedule_and_show
+from kubetrain_pipelines.cli.runs import list_schedules_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
@@ -14,7 +14,7 @@ from kubetrain_pipelines.kubeflow.replace_schedule import ConcurrentReplacement,
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import Fault, answer, cut, interrupt
 from support.kfp_runs import kfp_without_cluster
-from support.kfp_schedules import NIGHTLY, RUN, enabled, manage, wanted
+from support.kfp_schedules import NIGHTLY, RUN, create, delete, enabled, wanted
 from support.kfp_server import KfpServer
 
 CHANGES = 5
@@ -53,19 +53,19 @@ def api(server: KfpServer) -> DyingApi:
 def test_a_schedule_is_created_without_overlap_or_catchup(
     server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    create(api)
     (made,) = server.schedules
     assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "1", True)
     assert made["pipeline_version_reference"]["pipeline_version_id"] in server.kinds["versions"]
-    assert made["runtime_config"] == {"parameters": {"dataset_uri": "s3://b/data"}}
+    assert made["runtime_config"] == {"parameters": {"data_uri": "s3://b/data"}}
     output = capsys.readouterr().out
     assert "schedule 'nightly' is enabled: cron '0 0 2 * * *'\n" in output
     assert "cron times are assumed to be in UTC" in output
 
 
 def test_a_schedule_replaces_the_one_with_its_name_but_not_its_runs(server: KfpServer, api: KfpApi) -> None:
-    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
-    schedule_and_show(api, RUN, ScheduleOptions(every="6h", max_concurrency=2))
+    create(api)
+    create(api, cron="", every="6h", max_concurrency=2)
     (made,) = server.schedules
     assert made["trigger"] == {"periodic_schedule": {"interval_second": "21600"}}
     assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "2", True)
@@ -132,9 +132,9 @@ def test_a_replacement_is_finished_even_if_interrupted(server: KfpServer, api: K
     "replaced",
     [
         lambda api, cron: replace_schedule(api, wanted(cron)),
-        lambda api, cron: schedule_and_show(api, RUN, ScheduleOptions(cron=cron)),
+        create,
     ],
-    ids=["replace", "schedule"],
+    ids=["replace", "create"],
 )
 def test_an_interrupt_before_the_first_change_stops_at_once(
     server: KfpServer, api: KfpApi, replaced: Callable[[KfpApi, str], object]
@@ -177,7 +177,7 @@ def test_of_several_enabled_schedules_those_that_stay_disabled_are_named(server:
 def test_a_server_that_goes_down_leaves_at_most_one(server: KfpServer, api: KfpApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail(":enable", answer(503), times=99)
-    with pytest.raises(KfpError, match=r"undoing the replacement failed too .*`kubetrain schedule --list`"):
+    with pytest.raises(KfpError, match=r"undoing the replacement failed too .*`kubetrain schedule list`"):
         replace_schedule(api, wanted("0 0 2 * * *"))
     assert enabled(server) == []
     server._faults.clear()
@@ -198,14 +198,14 @@ def test_a_server_that_would_ignore_the_account_is_refused_and_keeps_the_old_sch
     server: KfpServer, api: KfpApi
 ) -> None:
     run = replace(RUN, service_account="team")
-    schedule_and_show(api, run, ScheduleOptions(cron="0 0 1 * * *"))
+    create(api, "0 0 1 * * *", run)
     assert server.schedules[0]["service_account"] == "team"
     server.tag, server.ignores_accounts = "2.16.1", True
     with pytest.raises(KfpError, match=r"2\.16\.1 ignores --service-account team .* would have 'pipeline-runner'"):
-        schedule_and_show(api, run, ScheduleOptions(cron=NIGHTLY))
+        create(api, run=run)
     assert len(server.schedules) == 1
     assert enabled(server) == ["0 0 1 * * *"]
-    schedule_and_show(api, replace(RUN, service_account="pipeline-runner"), ScheduleOptions(cron=NIGHTLY))
+    create(api, run=replace(RUN, service_account="pipeline-runner"))
     assert enabled(server) == [NIGHTLY]
 
 
@@ -224,42 +224,39 @@ def test_two_concurrent_replacements_do_not_both_succeed(server: KfpServer, api:
 
 
 def test_schedules_are_listed_and_deleted(server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]) -> None:
-    def output(**options: Any) -> str:
-        manage(api, **options)
+    def listed() -> str:
+        list_schedules_and_show(api)
         return capsys.readouterr().out
 
-    assert "no schedules" in output(list=True)
+    assert "no schedules: create one with `kubetrain schedule create" in listed()
     replace_schedule(api, wanted(NIGHTLY))
-    assert "nightly  cron '0 0 2 * * *'  enabled\n" in output(list=True)
+    assert "nightly  cron '0 0 2 * * *'  enabled\n" in listed()
     server.schedules[0]["mode"] = "DISABLE"
-    assert "nightly  cron '0 0 2 * * *'  paused\n" in output(list=True)
+    assert "nightly  cron '0 0 2 * * *'  paused\n" in listed()
     with pytest.raises(NotFound, match="schedule 'nightli' does not exist: did you mean 'nightly'"):
-        output(delete="nightli")
-    output(delete="nightly")
+        delete(api, "nightli")
+    delete(api, "nightly")
     assert server.schedules == []
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "exactly one of cron"),
+        ({"cron": ""}, "exactly one of cron"),
         ({"cron": NIGHTLY, "every": "6h"}, "exactly one of cron"),
         ({"cron": "0 2 * * *"}, "use '0 0 2 * * *'"),
         ({"cron": "0 0 0 30 2 *"}, "never fires"),
-        ({"every": "6 hours"}, "'6 hours' is not an interval"),
-        ({"every": "0m"}, "'0m' is not an interval"),
-        ({"every": "999999999d"}, "'999999999d' is not an interval of up to ten years"),
-        ({"every": "٣h"}, "'٣h' is not an interval"),
+        ({"cron": "", "every": "6 hours"}, "'6 hours' is not an interval"),
+        ({"cron": "", "every": "0m"}, "'0m' is not an interval"),
+        ({"cron": "", "every": "999999999d"}, "'999999999d' is not an interval of up to ten years"),
+        ({"cron": "", "every": "٣h"}, "'٣h' is not an interval"),
         *(({"cron": NIGHTLY, "max_concurrency": each}, f"to 10, not {each!r}") for each in (0, 11, 2.5, "x", True)),
-        ({"list": True}, "exactly one of PIPELINE, --list and --delete NAME"),
     ],
 )
 def test_unusable_options_are_refused_before_any_request(
     server: KfpServer, api: KfpApi, options: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        schedule_and_show(api, RUN, ScheduleOptions(**options))
+        create(api, **options)
     assert expected in str(refused.value)
     assert server.requests == []
-    with pytest.raises(InvalidSetting, match="--cron and --every are for a new schedule"):
-        manage(api, list=True, cron=NIGHTLY)

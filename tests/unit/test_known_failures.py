@@ -17,7 +17,7 @@ def test_out_of_memory_says_what_was_being_done() -> None:
         raise error
     known = explain(error)
     assert str(known).startswith(
-        "out of memory in step 3, with batch_size=8: lower batch_size, raise gradient_accumulation, set"
+        "out of memory in step 3, with batch_size=8: lower train.batch_size, raise train.gradient_accumulation, set"
     )
     assert known is not None
     assert not known.is_curable
@@ -130,7 +130,7 @@ def test_an_unknown_error_has_no_explanation(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("raised", "last_line", "has_traceback"),
     [
-        ("MemoryError('of 3 bytes')", "error: out of memory at the start: lower batch_size", False),
+        ("MemoryError('of 3 bytes')", "error: out of memory at the start: lower train.batch_size", False),
         ("ValueError('of the user')", "error: ValueError: of the user", True),
     ],
 )

@@ -206,7 +206,7 @@ def test_a_kind_that_the_cluster_does_not_know_is_not_a_missing_object(server: A
         return True
 
     server.fail("GET", bare)
-    with pytest.raises(UnknownKind, match="set another launcher"):
+    with pytest.raises(UnknownKind, match=r"set another pods\.launcher"):
         api.get("/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs/a")
 
 
@@ -376,7 +376,7 @@ def test_a_misspelt_field_is_named(server: ApiServer, api: KubernetesApi) -> Non
     server.fail("POST", answer(400, message))
     with pytest.raises(BadRequest) as caught:
         api.create(PODS, NEW_POD)
-    assert f"the field {field} of POST {PODS}: correct its name in placement" in str(caught.value)
+    assert f"the field {field} of POST {PODS}: correct its name in pods.pod" in str(caught.value)
 
 
 def test_a_permission_that_is_asked_for_first_after_a_cut_may_not_be_known_yet(

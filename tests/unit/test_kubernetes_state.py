@@ -76,7 +76,7 @@ def test_a_trouble_is_recognized_with_its_evidence(name: str, kind: TroubleKind,
 @pytest.mark.parametrize(
     ("name", "description"),
     [
-        ("out_of_memory", r"worker-0 .* out of memory .*64Mi.* batch_size .*\(after 3 restarts\)"),
+        ("out_of_memory", r"worker-0 .* out of memory .*64Mi.* train\.batch_size .*\(after 3 restarts\)"),
         ("crash_loop", r"worker-0 .* code 3 \(after 3 restarts\)"),
         ("own_words", r"worker-0: no data \(after 4 restarts\)"),
         ("deleted_by_force", r"worker-0 was deleted .*\(after a restart\)"),

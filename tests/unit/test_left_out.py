@@ -15,13 +15,13 @@ def test_an_image_that_two_loading_processes_find_damaged_counts_once(capsys: py
         left_out.add(3, DamagedImage("three is damaged"))
     left_out.add(5, DamagedImage("five is damaged"))
     assert capsys.readouterr().out.splitlines() == [
-        "three is damaged. It is left out, 1 of 2 (skip_damaged)",
-        "five is damaged. It is left out, 2 of 2 (skip_damaged)",
+        "three is damaged. It is left out, 1 of 2 (train.skip_damaged)",
+        "five is damaged. It is left out, 2 of 2 (train.skip_damaged)",
     ]
     left_out.add(5, DamagedImage("five is damaged"))
-    with pytest.raises(DamagedImage, match=r"^seven is damaged, or raise skip_damaged \(2\)$"):
+    with pytest.raises(DamagedImage, match=r"^seven is damaged, or raise train.skip_damaged \(2\)$"):
         left_out.add(7, DamagedImage("seven is damaged"))
-    with pytest.raises(DamagedImage, match=r"^eight is damaged, or set skip_damaged$"):
+    with pytest.raises(DamagedImage, match=r"^eight is damaged, or set train.skip_damaged$"):
         LeftOut(0).add(8, DamagedImage("eight is damaged"))
 
 

@@ -102,7 +102,10 @@ def test_settings_of_images_are_named_if_the_data_is_the_tasks_own(caplog: pytes
     warn_of_unused_settings(TrainConfig(model="torchvision:resnet18", recipe="strong"))
     assert not caplog.text
     warn_of_unused_settings(TrainConfig(model="own:build", recipe="strong", augment={"flip": 0}, epochs=2))
-    assert "recipe=strong, augment={'flip': 0}: without effect, unless the task's data reads the setting" in caplog.text
+    assert (
+        "train.recipe=strong, train.augment={'flip': 0}: without effect, unless the task's data reads the setting"
+        in caplog.text
+    )
 
 
 def test_a_task_may_have_a_schedule_of_its_own(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ from kubetrain_pipelines.local_run.embedded_s3 import (
     replaced_environment,
     without_user_settings,
 )
+from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import DATASETS, DIGITS, MODELS, write_digits_once
+from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_trainer.errors import KubetrainError
 from support.cli import kubetrain
 
@@ -34,7 +36,7 @@ PACKAGES = [str(Path(__file__).parents[2] / name) for name in ("pipelines", "com
 class View:
     """Calls a function at the first event."""
 
-    def __init__(self, at_start: Callable[[], None]) -> None:
+    def __init__(self, at_start: Callable[[], None] = lambda: None) -> None:
         self._at_start = at_start
         self._has_started = False
         self.said: list[str] = []
@@ -68,27 +70,29 @@ def recorded(workspace: Path) -> dict[str, Any]:
     return content
 
 
-def run(workspace: Path, at_start: Callable[[], None]) -> None:
-    run_local("train-pytorch", workspace, {}, View(at_start))
+def run(workspace: Path, view: View, **groups: dict[str, Any]) -> RunRecord:
+    return run_local(RequestFile(request=groups), workspace, view)
 
 
 def test_a_run_is_recorded_as_running_before_it_does_anything(workspace: Path) -> None:
-    seen = []
+    seen, report = [], workspace / "report.html"
     with pytest.raises(IsADirectoryError):
-        run(workspace, lambda: seen.append((recorded(workspace)["status"], (workspace / "report.html").exists())))
+        run(workspace, View(lambda: seen.append((recorded(workspace)["status"], report.exists()))))
     assert seen == [("running", False)]
     assert recorded(workspace)["status"] == "failed"
     assert "unexpected IsADirectoryError" in recorded(workspace)["error"]
 
 
 def test_no_secret_in_a_setting_is_recorded(workspace: Path) -> None:
-    args = ["--api-key", TOKEN, "--user", "me"]
-    settings = {"entry": {"script": "train.py", "args": args}, "model_args": {"password": "x", "width": 2}}
+    entry = {"script": "train.py", "args": ["--api-key", TOKEN, "--user", "me"]}
     with pytest.raises(IsADirectoryError):
-        run_local("train-pytorch", workspace, {"train_config": settings}, View(lambda: None))
-    config = recorded(workspace)["config"]
-    assert config["entry"]["args"] == ["--api-key", "…", "--user", "me"]
-    assert config["model_args"] == {"password": "…", "width": 2}
+        given = {"model": {"args": {"password": "x", "width": 2}}, "pods": {"env": {"HF_TOKEN": TOKEN, "A": "b"}}}
+        run(workspace, View(), train={"entry": entry}, **given)
+    content = recorded(workspace)
+    assert content["request"]["pods"]["env"] == {"HF_TOKEN": "…", "A": "b"}
+    for shown in (content["request"]["train"]["entry"], content["settings"]["train.entry"]):
+        assert shown["args"] == ["--api-key", "…", "--user", "me"]
+    assert content["request"]["model"]["args"] == content["settings"]["model.args"] == {"password": "…", "width": 2}
     assert TOKEN not in (workspace / "report.html").read_text()
 
 
@@ -98,20 +102,19 @@ def test_an_error_is_not_hidden_by_a_record_that_cannot_be_written(workspace: Pa
         (workspace / "run.json").mkdir()
 
     with pytest.raises(IsADirectoryError, match=r"s3\.log"):
-        run(workspace, break_record)
+        run(workspace, View(break_record))
 
 
 def test_settings_that_an_own_script_does_not_see_are_named_at_the_start(workspace: Path) -> None:
-    view = View(lambda: None)
-    settings = {"entry": {"script": "train.py"}, "epochs": 3, "model": "torchvision:resnet18", "metric": "f1"}
-    for train_config in (settings, {"epochs": 3}):
+    view, model = View(), {"name": "torchvision:resnet18"}
+    for train in ({"entry": {"script": "train.py"}, "epochs": 3, "metric": "f1"}, {"epochs": 3}):
         with pytest.raises(IsADirectoryError):
-            run_local("train-pytorch", workspace, {"train_config": train_config}, view)
+            run(workspace, view, train=train, model=model)
     (said,) = view.said
     assert said.startswith("warning: ")
-    assert "epochs=3" in said
-    assert "model=torchvision:resnet18" in said
-    assert "metric=" not in said
+    assert "train.epochs=3" in said
+    assert "model.name=torchvision:resnet18" in said
+    assert "train.metric=" not in said
     assert said.endswith(": without effect, unless the entry reads KUBETRAIN_CONFIG")
 
 
@@ -119,14 +122,14 @@ def test_a_run_that_cannot_be_recorded_does_not_start(workspace: Path) -> None:
     (workspace / "run.json").unlink()
     (workspace / "run.json").mkdir()
     with pytest.raises(KubetrainError, match=r"cannot write .*run\.json.*--workspace"):
-        run(workspace, lambda: pytest.fail("it started"))
+        run(workspace, View(lambda: pytest.fail("it started")))
 
 
 def test_a_workspace_in_use_is_refused_and_left_alone(workspace: Path) -> None:
     with (workspace / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(KubetrainError, match="another run is using the workspace"):
-            run(workspace, lambda: pytest.fail("it started"))
+            run(workspace, View(lambda: pytest.fail("it started")))
     assert recorded(workspace)["status"] == "succeeded"
 
 
@@ -139,9 +142,8 @@ def test_a_pipeline_that_ends_before_its_last_stage_has_not_succeeded(
     for file in ("__init__.py", "pipeline.py", "../__init__.py"):
         (empty / file).write_text("")
     monkeypatch.setenv("PYTHONPATH", str(workspace / "empty"))
-    more_than_a_pipe_holds = {"model_args": {"text": "x" * 2**20}}
-    values = {"dataset_uri": str(workspace), "model_uri": "file:///nowhere", "train_config": more_than_a_pipe_holds}
-    record = run_local("train-pytorch", workspace, values, View(lambda: None))
+    more_than_a_pipe_holds = {"uri": "file:///nowhere", "args": {"text": "x" * 2**20}}
+    record = run(workspace, View(), data={"uri": str(workspace)}, model=more_than_a_pipe_holds)
     assert (record.status, recorded(workspace)["status"]) == ("failed", "failed")
     assert "exited with code 0, but no stage reported a cause" in record.error
 
@@ -180,7 +182,7 @@ def test_without_the_extra_of_the_commands_the_command_names_it() -> None:
 )
 def test_only_an_error_in_our_own_table_stops_a_command(tmp_path: Path, content: str, code: int, says: str) -> None:
     (tmp_path / "pyproject.toml").write_text(content)
-    uris = ("--set", "dataset_uri=s3://b/d", "--set", "model_uri=s3://b/m")
+    uris = ("--set", "data.uri=s3://b/d", "--set", "model.uri=s3://b/m")
     command = ("run", "--workspace", tmp_path / "work") if code else ("render", *uris)
     finished = kubetrain(*command, cwd=tmp_path)
     assert (finished.exit_code, says in finished.output) == (code, True), finished.output

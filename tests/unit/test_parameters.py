@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.names import GROUPS, KINDS
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
-from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS
 from kubetrain_pipelines.local_run.storage import with_local_uris
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.settings.config import TrainConfig
@@ -22,20 +20,20 @@ PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="ver
     [
         ({"framework": "jax"}, "unknown framework 'jax'"),
         ({"train_config": TrainConfig(model="keras:resnet50")}, "is for tensorflow"),
-        ({"workers": 0}, "workers must be a number from 1"),
-        ({"workers": True}, "workers must be a number"),
-        ({"min_workers": 3}, "min_workers must be a number from 0 to 2"),
-        ({"min_workers": 1, "max_workers": 1}, "max_workers is 1, less than workers, 2"),
-        ({"max_workers": 4}, "max_workers is 4, but only an elastic job grows"),
-        ({"max_workers": "4"}, "max_workers must be a number from 0"),
-        ({"launcher": "kueue"}, "launcher is 'kueue': use one of auto, training-operator, trainer, job"),
-        ({"min_accuracy": -0.1}, "min_accuracy must be a number from 0 to 1"),
+        ({"workers": 0}, "pods.workers must be at least 1, not 0"),
+        ({"workers": True}, "pods.workers must be a whole number, not True"),
+        ({"min_workers": -1}, "pods.min_workers must be at least 0, not -1"),
+        ({"min_workers": 3}, "pods.min_workers is 3, more than pods.workers, 2"),
+        ({"min_workers": 1, "max_workers": 1}, "pods.max_workers is 1, less than pods.workers, 2"),
+        ({"max_workers": 4}, "pods.max_workers is 4, but only an elastic job grows"),
+        ({"max_workers": "4"}, "pods.max_workers must be a whole number, not '4'"),
+        ({"launcher": "kueue"}, "pods.launcher cannot be 'kueue': valid names: auto, job, trainer, training-operator"),
         ({"framework": "tensorflow", "processes_per_worker": 2}, "uses every GPU of its pod"),
-        ({"model_uri": ""}, "model_uri is empty"),
-        ({"model_uri": "s3://b/p"}, "model_uri 's3://b/p' is inside dataset_uri 's3://b/p'"),
-        ({"model_uri": "s3://b/p//models/"}, "is inside dataset_uri"),
-        ({"dataset_uri": "data", "model_uri": "data/../data/workspace/models"}, "is inside dataset_uri 'data'"),
-        ({"dataset_uri": "ftp://x"}, "dataset_uri 'ftp://x'"),
+        ({"model_uri": ""}, "model.uri is empty"),
+        ({"model_uri": "s3://b/p"}, "model.uri 's3://b/p' is inside data.uri 's3://b/p'"),
+        ({"model_uri": "s3://b/p//models/"}, "is inside data.uri"),
+        ({"dataset_uri": "data", "model_uri": "data/../data/workspace/models"}, "is inside data.uri 'data'"),
+        ({"dataset_uri": "ftp://x"}, "data.uri 'ftp://x'"),
         ({"run_id": "../../escape"}, r"run_id '../../escape'"),
     ],
 )
@@ -52,7 +50,7 @@ def test_a_run_that_only_syncs_needs_only_its_source() -> None:
 def test_a_missing_split_is_found_in_the_listing() -> None:
     run = RunParameters(dataset_uri="s3://b/p", framework="pytorch", model_uri="s3://b/m")
     run.check_folders(["test", "train", "val"])
-    with pytest.raises(KubetrainError, match=r"no folder 'val' for validation_split \(it has: test, train\)"):
+    with pytest.raises(KubetrainError, match=r"no folder 'val' for data.validation_split \(it has: test, train\)"):
         run.check_folders(["test", "train"])
 
 
@@ -64,20 +62,27 @@ def test_a_custom_task_or_synthetic_data_needs_no_splits(config: TrainConfig) ->
 
 class TestLocalUris:
     def test_without_a_dataset_the_run_uses_the_embedded_s3_server(self, tmp_path: Path) -> None:
-        assert with_local_uris({"workers": 3}, "train-pytorch", tmp_path) == {
-            "workers": 3,
-            "dataset_uri": "s3://datasets/digits",
-            "model_uri": "s3://models/train-pytorch",
+        assert with_local_uris({"pods": {"workers": 3}}, "train-pytorch", tmp_path) == {
+            "data": {"uri": "s3://datasets/digits"},
+            "model": {"uri": "s3://models/train-pytorch"},
+            "pods": {"workers": 3},
         }
+
+    @pytest.mark.parametrize(
+        ("group", "name", "value"), [("data", "endpoint", "http://s3"), ("model", "uri", "s3://b/m")]
+    )
+    def test_a_store_of_your_own_needs_a_dataset(self, group: str, name: str, value: str, tmp_path: Path) -> None:
+        with pytest.raises(InvalidSetting, match=f"{group}.{name} is set without data.uri: set both"):
+            with_local_uris({group: {name: value}}, "train-pytorch", tmp_path)
 
     def test_a_folder_needs_no_s3(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        uris = with_local_uris({"dataset_uri": "images"}, "train-pytorch", tmp_path)
-        assert uris["dataset_uri"] == str(tmp_path / "images")
-        assert uris["model_uri"] == (tmp_path / "models" / "train-pytorch").as_uri()
+        uris = with_local_uris({"data": {"uri": "images"}}, "train-pytorch", tmp_path)
+        assert uris["data"]["uri"] == str(tmp_path / "images")
+        assert uris["model"]["uri"] == (tmp_path / "models" / "train-pytorch").as_uri()
 
     def test_your_own_bucket_is_used_as_given(self, tmp_path: Path) -> None:
-        given = {"dataset_uri": "s3://b/p", "model_uri": "s3://b/m", "s3_endpoint": "http://s3"}
+        given = {"data": {"uri": "s3://b/p", "endpoint": "http://s3"}, "model": {"uri": "s3://b/m"}}
         assert with_local_uris(given, "train-pytorch", tmp_path) == given
 
 
@@ -97,9 +102,7 @@ class TestSite:
 
 
 def test_each_name_means_one_thing() -> None:
-    settings = [*TrainConfig.names(), *Placement.names(), *Storage.names()]
-    assert len(settings) == len(set(settings))
-    shared = {each.name for each in PARAMETERS} & set(settings)
-    assert shared == {"staging_claim", "staging_size", "output_claim", "exposure", "storage_class"} | {
-        *("cpu", "memory", "gpus", "shm_size")
-    }
+    names = [kind.public_name(name) for kind in KINDS for name in kind.names()]
+    fields = [name.replace(".", "_") for name in names] + [f"{group}_more" for group in GROUPS]
+    assert len(fields) == len(set(fields))
+    assert {name.partition(".")[0] for name in names} == GROUPS.keys()

@@ -7,34 +7,28 @@ import pytest
 
 from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.admission import admit_run
+from kubetrain_components.run.request import merged, parameters_of
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.data.shard_cache import VARIABLE
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import kubetrain
 
-CACHE = {"data": "tar_shards", "data_access": "cache", "cache_gb": 50}
+CACHE = {"format": "tar_shards", "delivery": "cache", "cache_gb": 50}
 SECRET = [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
 MOUNT = {"name": "kubetrain-shard-cache", "mountPath": "/shard-cache"}
 
 
-def pods(framework: str, launcher: str, **changes: Any) -> dict[str, dict[str, Any]]:
+def pods(framework: str, launcher: str, **groups: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the specs of the pods of the planned jobs, by their place in the manifests."""
+    data = {"uri": "s3://bucket/flowers", "access": "requester-pays", "endpoint": "http://s3:9000", **CACHE}
+    request = {"data": data, "model": {"uri": "s3://bucket/models"}, "pods": {"launcher": launcher}}
     admitted = admit_run(
-        dataset_uri="s3://bucket/flowers",
-        dataset_access="requester-pays",
-        s3_endpoint="http://s3:9000",
-        model_uri="s3://bucket/models",
+        merged(request, groups),
         pipeline=f"train-{framework}",
         run_id="5f2c",
         framework=framework,
         components_image="components:1",
         trainer_image="trainer:1",
-        launcher=launcher,
-        workers=2,
-        storage=changes.pop("storage", {}),
-        placement=changes.pop("placement", {}),
-        train_config={**CACHE, **changes},
     )
     return {
         f"{each['kind']} {each['metadata']['name']}{path}": spec
@@ -91,7 +85,7 @@ def test_the_sync_knows_that_the_shards_stay() -> None:
 
 
 def test_pods_that_read_no_data_have_no_cache() -> None:
-    found = pods("pytorch", "job", model="team.task:build")
+    found = pods("pytorch", "job", model={"name": "team.task:build"})
     [check] = [spec for name, spec in found.items() if "import" in name]
     assert "kubetrain-shard-cache" not in str(check)
 
@@ -99,7 +93,7 @@ def test_pods_that_read_no_data_have_no_cache() -> None:
 def test_volumes_of_the_transfer_are_mounted_by_the_sidecar_too() -> None:
     ca = {"name": "ca", "configMap": {"name": "ca"}}
     transfer = {"cpu": "2", "pod": pod_patch({"volumes": [ca]}, {"volumeMounts": [{"name": "ca", "mountPath": "/ca"}]})}
-    code = {"code": "0123456789abcdef0123456789abcdef", "model": "team.task:build"}
+    code = {"train": {"code": "0123456789abcdef0123456789abcdef"}, "model": {"name": "team.task:build"}}
     found = pods("pytorch", "job", storage={"transfer": transfer}, **code)
     [training] = [spec for name, spec in found.items() if "launch-training" in name]
     assert training["volumes"].count(ca) == 1
@@ -121,25 +115,25 @@ def test_a_mount_of_your_own_in_its_place_is_refused() -> None:
         pods(
             "pytorch",
             "job",
-            placement={"pod": pod_patch({}, {"volumeMounts": [{"name": "own", "mountPath": "/shard-cache/"}]})},
+            pods={"pod": pod_patch({}, {"volumeMounts": [{"name": "own", "mountPath": "/shard-cache/"}]})},
         )
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("groups", "message"),
     [
-        ({"data_access": "cache"}, "data_access=cache needs data=tar_shards, not image_folder"),
-        ({**CACHE, "entry": {"script": "train.py"}}, "data_access must be volume: only the trainer's loop"),
-        ({**CACHE, "cache_gb": 0}, "cache_gb"),
+        ({"data": {"format": "image_folder"}}, "data.delivery=cache needs data.format=tar_shards, not image_folder"),
+        ({"train": {"entry": {"script": "train.py"}}}, "data.delivery must be volume: only the trainer's loop"),
+        ({"data": {"cache_gb": 0}}, "data.cache_gb must be above 0, not 0"),
     ],
 )
-def test_contradictions_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_contradictions_are_refused(groups: dict[str, dict[str, Any]], message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
-        TrainConfig.from_dict(settings)
+        parameters_of(merged({"data": CACHE}, groups))
 
 
 def test_a_job_without_a_sync_is_refused() -> None:
-    settings = ("--set", "data=tar_shards", "--set", "data_access=cache")
-    refused = kubetrain("train", "--framework", "pytorch", "--data", "/data", "--output", "/output", *settings)
+    settings = ("--set", "data.format=tar_shards", "--set", "data.delivery=cache")
+    refused = kubetrain("train", "--data", "/data", "--output", "/output", *settings)
     assert refused.exit_code == 2
-    assert "data_access=cache: only runs of a pipeline list the shards in S3: use `kubetrain run`" in refused.output
+    assert "data.delivery=cache: only runs of a pipeline list the shards in S3: use `kubetrain run`" in refused.output

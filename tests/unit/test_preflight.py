@@ -186,10 +186,10 @@ def test_the_error_names_the_nodes_and_the_worst_finding() -> None:
 
 
 def test_scripts_have_no_preflight_of_ours() -> None:
-    with pytest.raises(InvalidSetting, match="preflight is for the trainer's loop"):
+    with pytest.raises(InvalidSetting, match=r"train\.preflight is for the trainer's loop"):
         TrainConfig(preflight="avoid", entry={"script": "train.py"})
 
 
 def test_tensorflow_has_no_preflight_and_avoids_no_nodes() -> None:
-    with pytest.raises(InvalidSetting, match="preflight is for PyTorch"):
+    with pytest.raises(InvalidSetting, match=r"train\.preflight is for PyTorch"):
         check_framework("tensorflow", TrainConfig(preflight="avoid"))

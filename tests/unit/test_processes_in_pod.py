@@ -95,5 +95,5 @@ def test_an_evaluation_takes_one_gpu(training: dict[str, Any], own: dict[str, An
 
 
 def test_settings_of_the_evaluation_must_fit_together() -> None:
-    with pytest.raises(InvalidSetting, match="the limit of memory '1Gi' is less than memory '64Gi'"):
+    with pytest.raises(InvalidSetting, match=r"the limit of pods\.memory '1Gi' is less than pods\.memory '64Gi'"):
         place_evaluation(Placement(memory="64Gi"), {"pod": pod_patch({}, {"resources": {"limits": {"memory": "1Gi"}}})})

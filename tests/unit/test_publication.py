@@ -41,14 +41,18 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def asked(workspace: Path, reused: dict[str, Any] | None, gate: str = "") -> dict[str, Any]:
+    model = {"uri": (workspace / "models").as_uri(), "gate": gate}
+    return {"data": {"uri": "s3://b/d"}, "model": model, "train": {} if reused else SCRIPT}
+
+
 def judge(workspace: Path, gate: str, reused: dict[str, Any] | None = None) -> Judgment:
     artifact = SimpleNamespace(path=str(workspace / "test_report"), log_metric=lambda name, value: None)
     model = {"manifest_sha256": TrainingOutput(workspace / "output" / "r").read_export()["manifest_sha256"]}
     judgment: Judgment = evaluate_model.python_func(
-        **{"framework": "pytorch", "pipeline": "p", "run_id": "r", "min_accuracy": 0.0},
-        **{"train_config": {} if reused else SCRIPT},
-        **{"gate": gate, "reused": reused or {}, "model": SimpleNamespace(metadata=model)},
-        **{"dataset": {"digest": DIGEST}, "output_claim": "", "placement": {}, "latest": {}},
+        **{"framework": "pytorch", "pipeline": "p", "run_id": "r", "run": asked(workspace, reused, gate)},
+        **{"reused": reused or {}, "model": SimpleNamespace(metadata=model)},
+        **{"dataset": {"digest": DIGEST}, "placement": {}, "latest": {}},
         **dict.fromkeys(("test_metrics", "confusion_matrix", "test_report"), artifact),
     )
     return judgment
@@ -58,15 +62,8 @@ def promote(workspace: Path, judgment: Judgment, reused: dict[str, Any] | None =
     """Return the URI of the version and the page."""
     page = workspace / "publication"
     (uri,) = promote_model.python_func(
-        **{"dataset_uri": "s3://b/d", "model_uri": (workspace / "models").as_uri(), "s3_endpoint": ""},
-        **{
-            "train_config": {} if reused else SCRIPT,
-            "image": "trainer:1",
-            "image_id": "",
-            "run_id": "r",
-            "reused": reused or {},
-        },
-        **{**judgment._asdict(), "publication": SimpleNamespace(path=str(page))},
+        **{"run": asked(workspace, reused), "run_id": "r", "reused": reused or {}},
+        **{"image": "trainer:1", "image_id": "", **judgment._asdict(), "publication": SimpleNamespace(path=str(page))},
     )
     return uri, page.read_text()
 

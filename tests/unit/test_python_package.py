@@ -20,11 +20,11 @@ print(time.process_time() - started, *{name.partition(".")[0] for name in set(sy
 SNIPPET = """
 import kubetrain
 
-run: kubetrain.Run = kubetrain.submit("train-pytorch", code=".", gpus=8).wait(timeout=60)
+run: kubetrain.Run = kubetrain.submit("train-pytorch", code=".", pods={"gpus": 8}).wait(timeout=60)
 reveal_type(run.metrics)
-reveal_type(kubetrain.run_local(epochs=1).report)
+reveal_type(kubetrain.run(train={"epochs": 1}).report)
 kubetrain.sbmit("train-pytorch")
-kubetrain.run("nightly", endpont="http://localhost:8888")
+kubetrain.find_run("nightly", endpont="http://localhost:8888")
 """
 
 

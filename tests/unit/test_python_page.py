@@ -1,6 +1,7 @@
 """The Python on docs/python.md has types and, apart from the run on this machine, is executed."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,11 +22,15 @@ def test_the_python_of_the_page_has_types(tmp_path: Path) -> None:
     assert done.stdout.startswith("Success: no issues"), done.stdout
 
 
-def test_the_python_of_the_page_works(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
+def test_the_python_of_the_page_works(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "compiled", "compiled")
+    Path("flowers.yaml").write_text("{data: {uri: s3://my-bucket/flowers}, model: {uri: s3://my-bucket/models}}")
     evaluated, promoted = Step(task="evaluate-model"), Step(task="promote-model", started=10, ended=12)
     (submits, schedules, runs_here, handles_errors) = BLOCKS
-    assert "run_local" in runs_here
+    assert "kubetrain.run(" in runs_here
     with kfp_without_cluster() as server:
         monkeypatch.setenv("KUBETRAIN_KFP_ENDPOINT", server.endpoint)
         server.next_story = [workflow([evaluated, promoted], "SUCCEEDED")]

@@ -19,7 +19,9 @@ from support.kfp_server import KfpServer
 
 COMPILED = Path(__file__).parents[2] / "compiled"
 TRAIN = str(COMPILED / "train_pytorch.yaml")
-URIS = {"dataset_uri": "s3://b/data", "model_uri": "s3://b/models"}
+PLACES: dict[str, Any] = {"data": {"uri": "s3://b/data"}, "model": {"uri": "s3://b/models"}}
+URIS = {"data_uri": "s3://b/data", "model_uri": "s3://b/models"}
+"""The places as they are sent."""
 EVALUATED, PROMOTED = Step(task="evaluate-model"), Step(task="promote-model", started=10, ended=12)
 LAUNCHER = "I1122 04:00:01.123456       1 main.go:67] Setting log level to: '1'\n"
 VERSION = "s3://b/models/20261122T040000Z-8cf23c11/"
@@ -42,45 +44,54 @@ def trained(server: KfpServer, state: str = "SUCCEEDED") -> kubetrain.Run:
     server.next_story = [workflow([EVALUATED, PROMOTED], state)]
     server.logs[EVALUATED.pods()[0]] = f'{LAUNCHER}metrics: {{"accuracy": 0.5}}\nmetrics: {{"accuracy": 0.9, "n": 3}}\n'
     server.logs[PROMOTED.pods()[0]] = f"{LAUNCHER}published as {VERSION}, now the latest\n"
-    return kubetrain.submit(TRAIN, **URIS)
+    return kubetrain.submit(TRAIN, **PLACES)
 
 
 def test_a_run_is_submitted_with_the_values_of_python(server: KfpServer) -> None:
     run = kubetrain.submit(
         TRAIN,
-        **URIS,
-        gpus=8,
-        workers=2,
-        check_imports=False,
-        model_args={"depth": 3},
-        storage_class=None,
+        data=PLACES["data"],
+        train={"entry": {"script": Path("train.py")}},
+        model={**PLACES["model"], "args": {"depth": 3}},
+        pods={"gpus": 8, "workers": 2, "check_imports": False},
+        storage={"class": None},
         experiment="mine",
         name="nightly",
         service_account="team",
     )
     (sent,) = server.kinds["runs"].values()
-    objects = {"placement": {"check_imports": False}, "train_config": {"model_args": {"depth": 3}}}
-    assert sent["runtime_config"]["parameters"] == {**URIS, "gpus": 8, "workers": 2, **objects}
+    others = {"pods_more": {"check_imports": False}, "model_more": {"args": {"depth": 3}}}
+    assert sent["runtime_config"]["parameters"] == {
+        **URIS,
+        "pods_gpus": 8,
+        "pods_workers": 2,
+        "train_entry": '{"script": "train.py"}',
+        **others,
+    }
     assert (sent["run_id"], sent["display_name"], sent["service_account"]) == (run.id, "nightly", "team")
     assert [each["display_name"] for each in server.kinds["experiments"].values()] == ["mine"]
 
 
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    ("settings", "message"),
     [
-        ({**URIS, "gpu": 8}, "unknown setting 'gpu': did you mean 'gpus'"),
-        ({**URIS, "workers": "two"}, "workers must be a whole number, not 'two'"),
-        ({**URIS, "workers": 0}, "workers must be a number from 1"),
-        ({**URIS, "model_args": {"layers": {1, 2}}}, "model_args must be a value of JSON"),
-        ({"dataset_uri": "s3://b/data"}, "model_uri is missing"),
-        ({**URIS, "params": {}}, "the path of a file or folder must be text, not {}"),
+        ({"pods": {"gpu": 8}}, "there is no setting 'pods.gpu': did you mean 'pods.gpus'"),
+        ({"pod": {"gpus": 8}}, "there is no setting 'pod': "),
+        ({"pods": 8}, "pods must have settings by name, not 8"),
+        ({"pods": {"workers": "two"}}, "pods.workers must be a whole number, not 'two'"),
+        ({"pods": {"workers": 0}}, "pods.workers must be at least 1, not 0"),
+        ({"train": {"entry": "train.py 'a"}}, "train.entry is not a command line (No closing quotation)"),
+        ({"train": {"schedule_args": {"layers": {1, 2}}}}, "train.schedule_args must be a value of JSON"),
+        ({"rates": {1, 2}}, "rates must be a value of JSON"),
+        ({"model": {}}, "model.uri is missing"),
+        ({"code": {}}, "the path of a file or folder must be text, not {}"),
     ],
 )
 def test_what_the_command_refuses_is_refused_before_any_request(
-    server: KfpServer, parameters: dict[str, Any], message: str
+    server: KfpServer, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(kubetrain.InvalidSetting, match=re.escape(message)):
-        kubetrain.submit(TRAIN, **parameters)
+        kubetrain.submit(TRAIN, **{**PLACES, **settings})
     assert server.requests == []
 
 
@@ -89,11 +100,11 @@ def test_a_folder_of_code_goes_along(
 ) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)")
-    models = {"model_uri": f"s3://{bucket}/models", "s3_endpoint": s3.url}
-    kubetrain.submit(TRAIN, code=tmp_path / "code", entry={"script": "train.py"}, **{**URIS, **models})
+    models, data = f"s3://{bucket}/models", {"uri": "s3://b/data", "endpoint": s3.url}
+    kubetrain.submit(TRAIN, code=tmp_path / "code", data=data, model={"uri": models}, train={"entry": "train.py"})
     (sent,) = server.kinds["runs"].values()
-    digest = sent["runtime_config"]["parameters"]["train_config"]["code"]
-    assert f".code/{digest}.tar.gz" in [each.key for each in open_store(models["model_uri"], s3.url).list()]
+    digest = sent["runtime_config"]["parameters"]["train_more"]["code"]
+    assert f".code/{digest}.tar.gz" in [each.key for each in open_store(models, s3.url).list()]
 
 
 def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Path, pipeline: str) -> None:
@@ -102,9 +113,9 @@ def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Pat
     login: Any = {"endpoint": server.endpoint, "namespace": "team-a", "token_file": str(tmp_path / "token")}
     run = kubetrain.submit(pipeline, **login)
     assert [each.id for each in kubetrain.runs(**login)] == [run.id]
-    assert kubetrain.run(run.name, **login).id == run.id
+    assert kubetrain.find_run(run.name, **login).id == run.id
     with pytest.raises(kubetrain.KubetrainError, match="authentication failed"):
-        kubetrain.run(run.id, namespace="team-a")
+        kubetrain.find_run(run.id, namespace="team-a")
     with pytest.raises(kubetrain.InvalidSetting, match="the CA file nosuch is not a file"):
         kubetrain.runs(ca_file="nosuch")
 
@@ -114,7 +125,7 @@ def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Pat
 )
 def test_a_misspelt_argument_of_the_connection_is_refused(server: KfpServer, misspelt: str, known: str) -> None:
     arguments: Any = {misspelt: "x"}
-    for ask in (kubetrain.runs, kubetrain.schedules, partial(kubetrain.run, "nightly")):
+    for ask in (kubetrain.runs, kubetrain.schedules, partial(kubetrain.find_run, "nightly")):
         with pytest.raises(kubetrain.InvalidSetting, match=f"unknown argument '{misspelt}' .*did you mean '{known}'"):
             ask(**arguments)
     assert server.requests == []
@@ -163,7 +174,7 @@ def test_a_wait_with_a_timeout_ends(server: KfpServer, pipeline: str, capsys: py
     with pytest.raises(TimeoutError, match=f"run {run.id} has not ended after 0.05 s") as raised:
         run.wait(timeout=0.05)
     assert isinstance(raised.value, kubetrain.KubetrainError)
-    assert f"cancel it with `kubetrain.run('{run.id}').cancel()`" in capsys.readouterr().out
+    assert f"cancel it with `kubetrain.find_run('{run.id}').cancel()`" in capsys.readouterr().out
 
 
 def test_a_run_is_canceled_and_says_what_could_not_be_verified(
@@ -171,7 +182,7 @@ def test_a_run_is_canceled_and_says_what_could_not_be_verified(
 ) -> None:
     play(server, "run_running", "run_canceling", "run_canceled")
     run = kubetrain.submit(pipeline)
-    kubetrain.run(run.id).cancel()
+    kubetrain.find_run(run.id).cancel()
     (request,) = (each for each in server.requests if "terminate" in each)
     assert request.endswith(f"/runs/{run.id}:terminate")
     assert "is canceled\ncould not verify that its jobs have stopped" in capsys.readouterr().out
@@ -212,17 +223,17 @@ def test_a_notebook_shows_stages_metrics_and_the_page(server: KfpServer) -> None
 
 def test_a_run_that_does_not_exist(server: KfpServer) -> None:
     with pytest.raises(kubetrain.KubetrainError, match="run 'nosuch' does not exist"):
-        kubetrain.run("nosuch")
+        kubetrain.find_run("nosuch")
     assert kubetrain.runs() == []
 
 
 def test_a_schedule_is_created_listed_and_deleted(
     server: KfpServer, pipeline: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = kubetrain.schedule(str(COMPILED / "sync_only.yaml"), every="6h", name="nightly", dataset_uri="s3://b/data")
+    made = kubetrain.schedule(str(COMPILED / "sync_only.yaml"), every="6h", name="nightly", data=PLACES["data"])
     (sent,) = server.schedules
     assert (sent["recurring_run_id"], sent["display_name"], sent["mode"]) == (made.id, made.name, "ENABLE")
-    assert sent["runtime_config"] == {"parameters": {"dataset_uri": "s3://b/data"}}
+    assert sent["runtime_config"] == {"parameters": {"data_uri": "s3://b/data"}}
     assert "schedule 'nightly' is enabled: every 21600 s" in capsys.readouterr().out
     assert repr(made).endswith("(nightly): every 21600 s>")
     sent["mode"] = "DISABLE"

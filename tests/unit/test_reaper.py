@@ -117,7 +117,7 @@ def test_rank_0_of_an_elastic_job_that_reports_success_is_kept() -> None:
     [
         (
             job(None, "Complete", hours_ago=25, **{TTL_ANNOTATION: "86400"}),
-            "delete has ended 25.0 h ago and was kept for ttl_seconds=86400",
+            "delete has ended 25.0 h ago and was kept for pods.ttl_seconds=86400",
         ),
         (
             job(None, "Failed", hours_ago=25, **{TTL_ANNOTATION: "86400", VERDICT_ANNOTATION: "failed"}),

@@ -196,7 +196,7 @@ class TestModelStore:
 
     def test_another_programs_latest_is_refused(self, parameters: RunParameters, tmp_path: Path) -> None:
         (tmp_path / "latest.json").write_text("{}")
-        with pytest.raises(KubetrainError, match=r"latest\.json .* model_uri"):
+        with pytest.raises(KubetrainError, match=r"latest\.json .* model\.uri"):
             check_model_store(parameters)
 
     def test_a_run_without_training_needs_no_model_store(self, parameters: RunParameters) -> None:

@@ -11,6 +11,7 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.request import merged
 from kubetrain_components.sites import cluster
 from kubetrain_components.sites.cluster import ClusterSite
 from kubetrain_components.sites.plan import planned_manifests
@@ -19,16 +20,14 @@ from support.api_server import ApiServer
 from support.manifests import templates_in
 
 
-def admitted(**changes: Any) -> RunParameters:
-    uris = {"dataset_uri": "s3://bucket/Digits v2/", "model_uri": "s3://bucket/models"}
-    names = {"pipeline": "train-pytorch", "run_id": "5f2c", "framework": "pytorch"}
-    images = {"components_image": "components:1", "trainer_image": "trainer:1"}
-    settings: dict[str, Any] = {"placement": {}, "storage": {}, "train_config": {}, "workers": 2}
-    return admit_run(**{**uris, **names, **images, **settings, **changes})
+def admitted(framework: str = "pytorch", **groups: dict[str, Any]) -> RunParameters:
+    uris = {"data": {"uri": "s3://bucket/Digits v2/"}, "model": {"uri": "s3://bucket/models"}}
+    names = {"pipeline": "train-pytorch", "run_id": "5f2c", "framework": framework}
+    return admit_run(merged(uris, groups), **names, components_image="components:1", trainer_image="trainer:1")
 
 
-def plan(**changes: Any) -> list[dict[str, Any]]:
-    return planned_manifests(admitted(**changes))
+def plan(framework: str = "pytorch", **groups: dict[str, Any]) -> list[dict[str, Any]]:
+    return planned_manifests(admitted(framework, **groups))
 
 
 def images(manifest: dict[str, Any]) -> set[str]:
@@ -37,13 +36,12 @@ def images(manifest: dict[str, Any]) -> set[str]:
 
 def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> None:
     """A quota on limits.cpu demands it."""
-    placement = {
-        "cpu": "8",
-        "rendezvous": {"backend": "etcd-v2"},
+    pods = {
+        **{"cpu": "8", "workers": 3, "min_workers": 2, "rendezvous": {"backend": "etcd-v2"}},
         "pod": pod_patch({}, {"resources": {"limits": {"cpu": "16"}}}),
     }
-    config = {"model": "own:build", "test_split": "test", "data": "tar_shards", "data_access": "cache"}
-    made = plan(placement=placement, workers=3, min_workers=2, train_config=config, skip_unchanged=True)
+    data = {"test_split": "test", "format": "tar_shards", "delivery": "cache"}
+    made = plan(pods=pods, data=data, model={"name": "own:build"}, train={"skip_unchanged": True})
     pods = [each["spec"] for each in templates_in(made)]
     containers = [each for pod in pods for each in (*pod.get("initContainers", []), *pod["containers"])]
     limits = [each["resources"]["limits"]["cpu"] for each in containers]
@@ -51,7 +49,7 @@ def test_every_container_of_a_run_has_a_cpu_limit_if_the_training_has_one() -> N
 
 
 def test_a_training_run_creates_two_pvcs_and_three_jobs() -> None:
-    made = plan(staging_claim="stage", output_claim="out")
+    made = plan(storage={"staging_claim": "stage", "output_claim": "out"})
     names = [(each["kind"], each["metadata"]["name"].rsplit("-", 2)[0]) for each in made]
     assert names[:2] == [("PersistentVolumeClaim", "stage"), ("PersistentVolumeClaim", "out")]
     assert names[2:] == [
@@ -62,12 +60,10 @@ def test_a_training_run_creates_two_pvcs_and_three_jobs() -> None:
     assert [images(each) for each in made[2:]] == [{"components:1"}, {"trainer:1"}, {"trainer:1"}]
 
 
-@pytest.mark.parametrize(
-    ("setting", "uri"), [("dataset_uri", "flowers/x"), ("dataset_uri", "file:///data/x"), ("model_uri", "/models")]
-)
-def test_a_directory_that_no_pod_has_is_refused(setting: str, uri: str) -> None:
-    with pytest.raises(InvalidSetting, match=rf"^{setting} '{uri}' is the path of a directory.*: write s3://BUCKET"):
-        plan(**{setting: uri})
+@pytest.mark.parametrize(("group", "uri"), [("data", "flowers/x"), ("data", "file:///data/x"), ("model", "/models")])
+def test_a_directory_that_no_pod_has_is_refused(group: str, uri: str) -> None:
+    with pytest.raises(InvalidSetting, match=rf"^{group}.uri '{uri}' is the path of a directory.*: write s3://BUCKET"):
+        plan(**{group: {"uri": uri}})
 
 
 def test_a_dataset_may_be_in_a_volume_of_the_transfer() -> None:
@@ -76,9 +72,9 @@ def test_a_dataset_may_be_in_a_volume_of_the_transfer() -> None:
             {"volumes": [{"name": "nfs", "emptyDir": {}}]}, {"volumeMounts": [{"name": "nfs", "mountPath": "/nfs"}]}
         )
     }
-    assert plan(dataset_uri="/nfs/flowers", storage={"transfer": mounted})
-    with pytest.raises(InvalidSetting, match="dataset_uri '/nfs2/flowers' is the path"):
-        plan(dataset_uri="/nfs2/flowers", storage={"transfer": mounted})
+    assert plan(data={"uri": "/nfs/flowers"}, storage={"transfer": mounted})
+    with pytest.raises(InvalidSetting, match=r"data\.uri '/nfs2/flowers' is the path"):
+        plan(data={"uri": "/nfs2/flowers"}, storage={"transfer": mounted})
 
 
 def test_training_pods_mount_the_version_read_only_and_the_output() -> None:
@@ -92,21 +88,21 @@ def test_training_pods_mount_the_version_read_only_and_the_output() -> None:
 
 
 def test_a_custom_image_trains_and_evaluates() -> None:
-    assert [images(each) for each in plan(placement={"image": "mine:2"})[3:]] == [{"mine:2"}, {"mine:2"}]
+    assert [images(each) for each in plan(pods={"image": "mine:2"})[3:]] == [{"mine:2"}, {"mine:2"}]
 
 
 def test_each_gpu_has_a_process_and_the_evaluation_has_one_gpu() -> None:
-    training, evaluation = plan(gpus=8, evaluation_placement={"memory": "8Gi"})[3:]
+    training, evaluation = plan(pods={"gpus": 8, "evaluation": {"memory": "8Gi"}})[3:]
     assert training["spec"]["nprocPerNode"] == "8"
     master = training["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     limits = [each["spec"]["containers"][0]["resources"]["limits"] for each in (master, evaluation["spec"]["template"])]
     assert limits == [{"nvidia.com/gpu": "8", "memory": "4Gi"}, {"nvidia.com/gpu": "1", "memory": "8Gi"}]
     with pytest.raises(InvalidSetting, match="6 of a pod's 8 GPUs would be idle"):
-        plan(gpus=8, processes_per_worker=2)
+        plan(pods={"gpus": 8, "processes": 2})
     script = {"entry": {"script": "train.py"}}
-    assert plan(gpus=8, processes_per_worker=2, train_config=script)[-1]["spec"]["nprocPerNode"] == "2"
-    with pytest.raises(InvalidSetting, match="unknown setting 'gpu'"):
-        plan(evaluation_placement={"gpu": 1})
+    assert plan(pods={"gpus": 8, "processes": 2}, train=script)[-1]["spec"]["nprocPerNode"] == "2"
+    with pytest.raises(InvalidSetting, match=r"no setting 'pods\.gpu': did you mean 'pods\.gpus'"):
+        plan(pods={"evaluation": {"gpu": 1}})
 
 
 def test_a_gate_that_compares_lets_only_the_evaluation_fetch_the_latest_model() -> None:
@@ -115,9 +111,9 @@ def test_a_gate_that_compares_lets_only_the_evaluation_fetch_the_latest_model() 
     transfer = {"env": {"AWS_CA_BUNDLE": "/ca/ca.crt"}, "pod": pod}
     volumes = [{"name": "own", "emptyDir": {}}, *certificates]
     own = {"pod": pod_patch({"initContainers": [{"name": "own", "image": "own:1"}], "volumes": volumes})}
-    settings = {"train_config": {"code": "0" * 32}, "storage": {"transfer": transfer}, "evaluation_placement": own}
-    without = plan(**settings, gate="accuracy>=0.9")
-    made = plan(**settings, gate="not worse than latest by 0.005")
+    settings = {"train": {"code": "0" * 32}, "storage": {"transfer": transfer}, "pods": {"evaluation": own}}
+    without = plan(**settings, model={"gate": "accuracy>=0.9"})
+    made = plan(**settings, model={"gate": "not worse than latest by 0.005"})
     assert made[:-1] == without[:-1]
     pod = made[-1]["spec"]["template"]["spec"]
     fetcher, code, mine = pod["initContainers"]
@@ -141,14 +137,14 @@ def test_a_gate_that_compares_lets_only_the_evaluation_fetch_the_latest_model() 
 def test_a_mount_of_your_own_cannot_be_where_the_latest_model_is() -> None:
     mount = {"name": "own", "mountPath": "/latest-model/"}
     placed = {"pod": pod_patch({"volumes": [{"name": "own", "emptyDir": {}}]}, {"volumeMounts": [mount]})}
-    assert plan(evaluation_placement=placed)
+    assert plan(pods={"evaluation": placed})
     with pytest.raises(InvalidSetting, match="two volumes of a pod are mounted at /latest-model"):
-        plan(evaluation_placement=placed, gate="not worse than latest")
+        plan(pods={"evaluation": placed}, model={"gate": "not worse than latest"})
 
 
 def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     fetch = {"name": "fetch-code", "image": "git:1"}
-    placement = {
+    pods = {
         **{"gpus": 8, "memory": "200Gi", "shm_size": "64Gi", "env": {"PYTHONPATH": "/code"}},
         "pod": pod_patch(
             {
@@ -159,7 +155,8 @@ def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
             {"volumeMounts": [{"name": "code", "mountPath": "/code"}]},
         ),
     }
-    first = plan(placement=placement, train_config={"model": "team.task:build"})[0]
+    task = {"name": "team.task:build"}
+    first = plan(pods=pods, model=task)[0]
     pod = first["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert first["metadata"]["name"].startswith("train-pytorch-check-imports")
@@ -175,19 +172,18 @@ def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/code"]
     assert [each["name"] for each in pod["initContainers"]] == ["fetch-code"]
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    assert "check-imports" not in str(
-        plan(placement={"check_imports": False}, train_config={"model": "team.task:build"})
-    )
-    small = plan(memory="1Gi", train_config={"model": "team.task:build"})[0]["spec"]["template"]["spec"]
+    assert "check-imports" not in str(plan(pods={"check_imports": False}, model=task))
+    small = plan(pods={"memory": "1Gi"}, model=task)[0]["spec"]["template"]["spec"]
     assert small["containers"][0]["resources"]["requests"]["memory"] == "1Gi"
 
 
 def test_every_pod_has_a_limit_of_cpus_if_the_training_has_one() -> None:
     """A quota may demand it of every pod of the namespace."""
-    own_task = {"train_config": {"model": "mytask:build"}, "skip_unchanged": True, "workers": 1}
+    own_task = {"model": {"name": "mytask:build"}, "train": {"skip_unchanged": True}}
     for limit in ("", "4"):
         limits = {"limits": {"cpu": limit}} if limit else {}
-        made = plan(**own_task, placement={"image": "mine:2", "pod": pod_patch({}, {"resources": limits})})
+        pod = pod_patch({}, {"resources": limits})
+        made = plan(**own_task, pods={"image": "mine:2", "workers": 1, "pod": pod})
         pods = [each for each in made if each["kind"] == "Job"]
         limits = [
             container["resources"]["limits"].get("cpu")
@@ -197,7 +193,7 @@ def test_every_pod_has_a_limit_of_cpus_if_the_training_has_one() -> None:
         assert len(limits) >= 3
         assert all(bool(each) == bool(limit) for each in limits), limits
     larger = plan(
-        placement={"image": "mine:2", "pod": pod_patch({}, {"resources": {"limits": {"cpu": "2"}}})},
+        pods={"image": "mine:2", "pod": pod_patch({}, {"resources": {"limits": {"cpu": "2"}}})},
         storage={"transfer": {"cpu": "4"}},
     )[2]
     (container,) = larger["spec"]["template"]["spec"]["containers"]
@@ -218,13 +214,13 @@ def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
     ],
 )
 def test_what_a_training_needs_beside_its_job_is_created_before_it(launcher: str, kinds: list[str]) -> None:
-    *companions, training = plan(launcher=launcher)[3:-1]
+    *companions, training = plan(pods={"launcher": launcher})[3:-1]
     assert [each["kind"] for each in (*companions, training)] == kinds
     assert all(each["metadata"]["name"] in yaml.safe_dump(training["spec"]).split() for each in companions)
 
 
 def test_only_the_training_has_a_launcher() -> None:
-    annotations = [each["metadata"].get("annotations", {}) for each in plan(launcher="job")]
+    annotations = [each["metadata"].get("annotations", {}) for each in plan(pods={"launcher": "job"})]
     assert [each["kubetrain/launcher"] for each in annotations if "kubetrain/launcher" in each] == ["job"]
 
 
@@ -235,9 +231,9 @@ def test_the_first_step_plans_with_the_launcher_that_the_cluster_has(
     monkeypatch.setattr(cluster, "sync_on_cluster", lambda *unused: {})
     server.serve("batch/v1", "jobs")
 
-    def sync(**changes: Any) -> list[str]:
+    def sync(framework: str = "pytorch", **groups: dict[str, Any]) -> list[str]:
         with KubernetesBackend.connect() as backend:
-            ClusterSite().sync(admitted(**changes), backend, lambda line: None)
+            ClusterSite().sync(admitted(framework, **groups), backend, lambda line: None)
         return capsys.readouterr().out.splitlines()
 
     lines = sync()
@@ -247,27 +243,25 @@ def test_the_first_step_plans_with_the_launcher_that_the_cluster_has(
     server.serve("trainer.kubeflow.org/v1alpha1", "trainjobs")
     assert [line.split()[1] for line in sync()][-3:] == ["TrainingRuntime", "TrainJob", "Job"]
     with pytest.raises(InvalidSetting, match="volcano does not start a TrainJob as a gang"):
-        sync(placement={"scheduler": "volcano"})
+        sync(pods={"scheduler": "volcano"})
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("groups", "says"),
     [
-        ({"placement": {"restart_policy": "Always"}}, "restart_policy Always"),
-        ({"placement": {"env": {"MASTER_ADDR": "x"}}}, "MASTER_ADDR is set by the operator"),
-        ({"storage": {"exposure": "static"}}, "exposure 'static'.*static_claim"),
+        ({"pods": {"restart_policy": "Always"}}, "pods.restart_policy Always"),
+        ({"pods": {"env": {"MASTER_ADDR": "x"}}}, "MASTER_ADDR is set by the operator"),
+        ({"storage": {"exposure": "static"}}, "storage.exposure 'static'.*static_claim"),
         ({"storage": {"transfer": {"memory": "much"}}}, "memory 'much' is not a Kubernetes quantity"),
-        ({"staging_size": "big"}, "'big' is not a Kubernetes quantity"),
-        ({"train_config": {"epoch": 1}}, "unknown setting 'epoch'"),
-        ({"gate": "acuracy>=0.9"}, "no metric 'acuracy': did you mean 'accuracy'"),
-        ({"gate": "accuracy>0,9"}, "gate: '9' is not a condition"),
-        ({"min_accuracy": 1.5}, "min_accuracy must be a number from 0 to 1"),
-        ({"model_uri": "gs://bucket"}, "model_uri 'gs://bucket'"),
-        ({"launcher": "job", "placement": {"scheduler": "volcano"}}, "launcher training-operator"),
-        ({"launcher": "v1"}, "launcher is 'v1': use one of auto"),
-        ({"memory": "1Gi", "placement": {"memory": "2Gi"}}, "set it in one place"),
+        ({"storage": {"staging_size": "big"}}, "'big' is not a Kubernetes quantity"),
+        ({"train": {"epoch": 1}}, "no setting 'train.epoch'"),
+        ({"model": {"gate": "acuracy>=0.9"}}, "no metric 'acuracy': did you mean 'accuracy'"),
+        ({"model": {"gate": "accuracy>0,9"}}, "model.gate: '9' is not a condition"),
+        ({"model": {"uri": "gs://bucket"}}, "model.uri 'gs://bucket'"),
+        ({"pods": {"launcher": "job", "scheduler": "volcano"}}, "launcher.training-operator"),
+        ({"pods": {"launcher": "v1"}}, "pods.launcher cannot be 'v1'"),
     ],
 )
-def test_settings_that_would_fail_hours_later_are_refused_first(changes: dict[str, Any], says: str) -> None:
+def test_settings_that_would_fail_hours_later_are_refused_first(groups: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
-        plan(**changes)
+        plan(**groups)

@@ -11,13 +11,15 @@ from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.summary import print_summary
 from kubetrain_pipelines.requests.run_view import BarView, PlainView, describe_progress
 from kubetrain_trainer.reporting.own_time import SHORTER_WAITS
+from kubetrain_trainer.settings.config import TrainConfig
 
 SYNCED = {"digest": "d" * 16, "objects": 3, "downloaded": 0}
 EVALUATED = {"split": "test", "samples": 270, "metrics": {"accuracy": 0.98, "loss": 0.1}, "checkpoint": "step-00000003"}
 
 
 def record(tmp_path: Path, *events: dict[str, object]) -> RunRecord:
-    run = RunRecord(pipeline="train-pytorch", workspace=tmp_path, parameters={}, config={}, started=100.0)
+    made = {"pipeline": "train-pytorch", "workspace": tmp_path, "config": TrainConfig(), "started": 100.0}
+    run = RunRecord(**made, asked={}, settings={})
     for event in events:
         run.add({"time": 101.0, **event})
     return run

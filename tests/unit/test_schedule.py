@@ -135,7 +135,7 @@ def test_a_schedule_ends_in_the_steps_that_the_warmup_leaves() -> None:
 
 
 def test_a_warmup_that_never_ends_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"warmup_steps must be less than max_steps \(100\), not 100"):
+    with pytest.raises(InvalidSetting, match=r"warmup_steps must be less than train\.max_steps \(100\), not 100"):
         TrainConfig(schedule_args={"warmup_steps": 100}, max_steps=100)
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cli.runs import ScheduleOptions, schedule_and_show
+from kubetrain_pipelines.cli.runs import list_schedules_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.find_schedules import NotOurSchedule
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.replace_schedule import replace_schedule
 from support.kfp_runs import kfp_without_cluster
-from support.kfp_schedules import NIGHTLY, RUN, enabled, manage, wanted
+from support.kfp_schedules import create, delete, enabled, wanted
 from support.kfp_server import KfpServer
 
 
@@ -53,15 +53,15 @@ def test_a_schedule_of_others_with_the_same_name_is_left_alone(
 ) -> None:
     other = theirs(server, **fields)
     with pytest.raises(NotOurSchedule, match=f"{other['recurring_run_id']} .*another name"):
-        schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+        create(api)
     assert server.schedules == [other]
 
 
 def test_a_name_in_other_letters_is_another_schedule(server: KfpServer, api: KfpApi) -> None:
     other = theirs(server, display_name="Nightly")
-    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    create(api)
     assert other in server.schedules
-    manage(api, delete="nightly")
+    delete(api, "nightly")
     assert enabled(server) == ["0 0 5 * * *"]
 
 
@@ -70,18 +70,18 @@ def test_a_name_of_schedules_for_two_pipelines_is_not_guessed(server: KfpServer,
         reference = {"pipeline_id": pipeline}
         theirs(server, description="scheduled by kubetrain, 00", pipeline_version_reference=reference)
     with pytest.raises(NotOurSchedule, match="'nightly' may mean "):
-        manage(api, delete="nightly")
+        delete(api, "nightly")
     assert len(enabled(server)) == 2
 
 
 def test_a_name_that_others_use_too_is_not_guessed(server: KfpServer, api: KfpApi) -> None:
-    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    create(api)
     (ours,) = server.schedules
     other = theirs(server)
     with pytest.raises(NotOurSchedule, match=f"'nightly' may mean .*{other['recurring_run_id']}.*not by kubetrain"):
-        manage(api, delete="nightly")
+        delete(api, "nightly")
     assert len(enabled(server)) == 2
-    manage(api, delete=ours["recurring_run_id"])
+    delete(api, ours["recurring_run_id"])
     assert enabled(server) == ["0 0 5 * * *"]
 
 
@@ -91,6 +91,7 @@ def test_schedules_are_found_in_the_namespace(server: KfpServer, api: KfpApi) ->
     for cron in ("0 0 1 * * *", "0 0 2 * * *"):
         replace_schedule(ours, wanted(cron))
     assert enabled(server) == ["0 0 2 * * *"]
-    for options in ({"list": True}, {"delete": "nightly"}):
-        with pytest.raises(KfpError, match="--namespace"):
-            manage(api, **options)
+    with pytest.raises(KfpError, match="--namespace"):
+        list_schedules_and_show(api)
+    with pytest.raises(KfpError, match="--namespace"):
+        delete(api, "nightly")

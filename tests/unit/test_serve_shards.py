@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     cache = BoundedCache(tmp_path / "cache", SIZE - 1, lambda shard, path: None)
     with (
         contextlib.closing(cache),
-        pytest.raises(KubetrainError, match=r"1,000 bytes does not fit .* 999 bytes: raise cache_gb"),
+        pytest.raises(KubetrainError, match=r"1,000 bytes does not fit .* 999 bytes: raise data.cache_gb"),
     ):
         cache.held(StoredShard("0.tar", SIZE, "etag", "")).__enter__()
 

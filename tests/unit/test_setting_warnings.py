@@ -18,9 +18,12 @@ def said(settings: dict[str, Any], *, peak_rate: float = 0.1, **own: object) -> 
 @pytest.mark.parametrize(
     ("settings", "warning"),
     [
-        ({"max_steps": 20}, "the training ends after step 14, with epochs=2, before max_steps=20"),
-        ({"schedule_args": {"warmup_steps": 15}}, "warmup_steps=15 is more than the 14 steps of the training"),
-        ({"warmup_epochs": 2.5}, "warmup_epochs=2.5 is more than epochs=2"),
+        ({"max_steps": 20}, "the training ends after step 14, with train.epochs=2, before train.max_steps=20"),
+        (
+            {"schedule_args": {"warmup_steps": 15}},
+            "train.schedule_args.warmup_steps=15 is more than the 14 steps of the training",
+        ),
+        ({"warmup_epochs": 2.5}, "train.warmup_epochs=2.5 is more than train.epochs=2"),
     ],
 )
 def test_settings_that_ask_for_a_longer_training_are_named(settings: dict[str, Any], warning: str) -> None:
@@ -36,10 +39,10 @@ def test_settings_that_the_training_fills_are_not_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "warning"),
     [
-        ({"cache_gb": 7}, "cache_gb=7.0 has no effect: it is for data_access=cache, not volume"),
+        ({"cache_gb": 7}, "data.cache_gb=7.0 has no effect: it is for data.delivery=cache, not volume"),
         (
             {"synthetic": {"classes": 4}},
-            "synthetic={'classes': 4} has no effect: it is for data=synthetic, not image_folder",
+            "data.synthetic={'classes': 4} has no effect: it is for data.format=synthetic, not image_folder",
         ),
     ],
 )
@@ -53,7 +56,7 @@ def test_settings_of_the_choice_made_are_not_named() -> None:
 
 def test_the_strength_of_operations_that_are_not_drawn_is_named() -> None:
     strength = {"augment": {"rand_augment_magnitude": 5}}
-    assert said(strength) == ["rand_augment_magnitude has no effect without rand_augment"]
+    assert said(strength) == ["train.augment.rand_augment_magnitude has no effect without rand_augment"]
     assert said({"recipe": "strong", "augment": {"rand_augment": 0, "rand_augment_magnitude": 5}}) == said(strength)
     assert not said({"augment": {"rand_augment": 1, "rand_augment_magnitude": 5}})
     assert not said({**strength, "recipe": "strong"})
@@ -62,7 +65,7 @@ def test_the_strength_of_operations_that_are_not_drawn_is_named() -> None:
 def test_the_learning_rate_of_sgd_is_named_with_adamw() -> None:
     settings = {"optimizer": "adamw", "learning_rate": 0.1}
     assert said(settings, peak_rate=0.2) == [
-        "the learning rate rises to 0.2, which is high for adamw: set learning_rate, such as to 0.001 "
+        "the learning rate rises to 0.2, which is high for adamw: set train.learning_rate, such as to 0.001 "
         "(now 0.1, for a global batch of 64)"
     ]
     assert not said(settings, peak_rate=0.01)

@@ -30,7 +30,7 @@ def groups(samples: list[int] = SAMPLES, config: TrainConfig = CONFIG) -> ShardG
 
 
 def test_an_own_sampler_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"data_access=cache does not support .* use data_access=volume"):
+    with pytest.raises(InvalidSetting, match=r"data\.delivery=cache does not support .* use data\.delivery=volume"):
         plan_samples(SIZE, CONFIG, 1, sampler=lambda epoch: range(SIZE), groups=groups())
 
 

@@ -92,7 +92,7 @@ def test_a_job_is_shown_with_what_it_waits_for(
         "  worker-0   Pending  -\n"
         "  waiting    worker-0: cannot be scheduled (0/1 nodes are available: 1\n"
         "             Insufficient cpu): request less, or change nodeSelector, affinity\n"
-        "             or tolerations of pod, preflight=avoid, or the nodes\n"
+        "             or tolerations of pods.pod, train.preflight=avoid, or the nodes\n"
     )
     assert not [each for each in cluster.requests if not each.startswith("GET")], "nothing is changed"
 
@@ -186,7 +186,7 @@ def test_watching_prints_what_changes_until_the_end(cluster: ApiServer, capsys: 
         "job train (Job): Pending",
         "worker-0 Pending -",
         "waiting worker-0: cannot be scheduled (0/1 nodes are available: 1 Insufficient cpu): request less, or change "
-        "nodeSelector, affinity or tolerations of pod, preflight=avoid, or the nodes",
+        "nodeSelector, affinity or tolerations of pods.pod, train.preflight=avoid, or the nodes",
     ]
     assert output[3:5] == ["job train (Job): Running", "worker-0 Running node-1"]
     assert output[5].startswith(

@@ -40,7 +40,7 @@ def test_the_status_of_a_run_and_of_the_last_runs(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(server, "run_failed")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline), name="nightly"), detach=True)
     (run_id,) = server.kinds["runs"]
     (version,) = server.kinds["versions"].values()
     version["pipeline_spec"] = {"pipeline_spec": json.loads(pipeline.read_text()), "platform_spec": {}}
@@ -77,7 +77,7 @@ def test_canceling_reports_what_it_could_not_verify(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(server, "run_running", "run_canceling", "run_canceled")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline), name="nightly"), detach=True)
     cancel_run(api, "nightly", print)
     assert [each.rpartition(":")[2] for each in server.requests if each.endswith(":terminate")] == ["terminate"]
     output = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_canceling_says_what_became_of_the_run(
     says: str,
 ) -> None:
     play(server, *story)
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline), name="nightly"), detach=True)
     if story[0] != "run_running":
         server.fail(":terminate", answer(400, "Row not found"))
     cancel_run(api, "nightly", print)
@@ -192,7 +192,7 @@ def test_a_watched_run_has_succeeded_even_if_what_it_published_cannot_be_read(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(server, "run_succeeded")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline), name="nightly"), detach=True)
     (run_id,) = server.kinds["runs"]
     server.fail(f"GET /apis/v2beta1/runs/{run_id}", lambda _: False, times=2)
     server.fail(f"GET /apis/v2beta1/runs/{run_id}", answer(403, "the cookie has expired"))
@@ -203,6 +203,6 @@ def test_a_watched_run_has_succeeded_even_if_what_it_published_cannot_be_read(
 
 def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     play(server, "run_running")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline), name="nightly"), detach=True)
     with pytest.raises(KfpError, match="was canceled, but is still running"):
         cancel_run(api, "nightly", print, timeout_seconds=0.1)

@@ -6,11 +6,14 @@ from pathlib import Path
 from kubetrain_pipelines.cli import run
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, write_checkpoint
+from kubetrain_trainer.settings.config import TrainConfig
 
 
 def stopped_in(workspace: Path, *events: tuple[str, str], has_checkpoint: bool = True) -> None:
     """Leave what a run leaves that began at second 100 and was stopped after these events of stages."""
-    record = RunRecord(pipeline="train-pytorch", workspace=workspace, parameters={}, config={}, started=100.0)
+    record = RunRecord(
+        pipeline="train-pytorch", workspace=workspace, asked={}, settings={}, config=TrainConfig(), started=100.0
+    )
     record.run_id, record.status = "71822478", "stopped"
     (workspace / "run.json").write_text(json.dumps(record.to_json()))
     lines = [json.dumps({"event": event, "stage": stage, "time": 100.0}) for event, stage in events]

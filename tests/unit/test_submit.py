@@ -11,8 +11,8 @@ import pytest
 
 from kubetrain_pipelines.cli.runs import follow_and_show, submit_and_show
 from kubetrain_pipelines.definitions.compile import OutputFormat
+from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow import follow_run
-from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact
@@ -55,54 +55,55 @@ def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(InvalidSetting, match="did you mean 'train-pytorch'"):
         CompiledFile.find("train-pytroch")
     monkeypatch.chdir(tmp_path)
+    assert CompiledFile.find("train-pytorch").name == "train-pytorch", "compiled, because no file has the name"
     with pytest.raises(InvalidSetting, match=r"create \./compiled with `kubetrain compile`"):
-        CompiledFile.find("train-pytorch")
+        CompiledFile.find("train-own")
     (tmp_path / "other.yaml").write_text("a: b")
     with pytest.raises(InvalidSetting, match=r"other\.yaml is not a compiled pipeline"):
         CompiledFile.find("other.yaml")
 
 
 def test_a_run_that_its_first_step_would_refuse_is_not_sent(server: KfpServer, api: KfpApi) -> None:
-    pairs = ("dataset_uri=s3://b/data", "model_uri=s3://b/models", "workers=0")
-    with pytest.raises(InvalidSetting, match="workers must be a number from 1"):
-        submit_and_show(api, RunOptions(pipeline=str(TRAIN), pairs=pairs))
+    pairs = ("data.uri=s3://b/data", "model.uri=s3://b/models", "pods.workers=0")
+    with pytest.raises(InvalidSetting, match=r"pods\.workers must be at least 1, not 0"):
+        submit_and_show(api, RunOptions(source=str(TRAIN), pairs=pairs))
     assert server.requests == []
 
 
 def test_settings_that_look_like_secrets_are_named_without_their_values(server: KfpServer, api: KfpApi) -> None:
     entry = '{"script": "train.py", "args": ["--api-key", "sk-abcdefghijklmnop1234"]}'
     pairs = [
-        'env={"HF_TOKEN": "hf_abcdefghijklmnop1234", "A": "b"}',
-        'secret_env={"TOKEN": "mine/token"}',
-        f"entry={entry}",
+        'pods.env={"HF_TOKEN": "hf_abcdefghijklmnop1234", "A": "b"}',
+        'pods.secret_env={"TOKEN": "mine/token"}',
+        f"train.entry={entry}",
     ]
     said: list[str] = []
     submit_run(
-        api, RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/d", "model_uri=s3://b/m", *pairs)), said.append
+        api, RunOptions(source=str(TRAIN), pairs=("data.uri=s3://b/d", "model.uri=s3://b/m", *pairs)), said.append
     )
     warned = [each.split()[1] for each in said if "looks like a secret" in each]
-    assert sorted(warned) == ["placement.env.HF_TOKEN", "train_config.entry.args"]
+    assert sorted(warned) == ["pods.env.HF_TOKEN", "train.entry.args"]
     assert "abcdefghijklmnop" not in "".join(said)
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"), [((), ["components", "trainer-pytorch"]), (("image=r.io/mine:1",), ["components"])]
+    ("settings", "named"), [((), ["components", "trainer-pytorch"]), (("pods.image=r.io/mine:1",), ["components"])]
 )
 def test_default_images_are_named_because_no_registry_has_them(
     api: KfpApi, settings: tuple[str, ...], named: list[str]
 ) -> None:
     said: list[str] = []
-    pairs = ("dataset_uri=s3://b/d", "model_uri=s3://b/m", *settings)
-    submit_run(api, RunOptions(pipeline=str(TRAIN), pairs=pairs), said.append)
+    pairs = ("data.uri=s3://b/d", "model.uri=s3://b/m", *settings)
+    submit_run(api, RunOptions(source=str(TRAIN), pairs=pairs), said.append)
     (warning,) = (each for each in said if each.startswith("warning: "))
     assert re.findall(r"registry\.invalid/kubetrain/([\w-]+):0\.1\.0", warning) == named
 
 
 def test_an_answer_without_the_id_is_an_error_in_one_sentence(server: KfpServer, api: KfpApi) -> None:
     server.fail("POST /apis/v2beta1/pipelines", answer(200, "{}"))
-    pairs = ("dataset_uri=s3://b/d", "model_uri=s3://b/m")
+    pairs = ("data.uri=s3://b/d", "model.uri=s3://b/m")
     with pytest.raises(KfpError, match="an answer of Kubeflow Pipelines lacks pipeline_id"):
-        submit_run(api, RunOptions(pipeline=str(TRAIN), pairs=pairs), lambda line: None)
+        submit_run(api, RunOptions(source=str(TRAIN), pairs=pairs), lambda line: None)
 
 
 def test_a_compiled_file_cannot_run_code(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_run_that_was_started_is_reported_even_if_interrupted(
 ) -> None:
     server.fail("POST /apis/v2beta1/runs", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+        submit_and_show(api, RunOptions(source=str(pipeline)))
     (run_id,) = server.kinds["runs"]
     said = capsys.readouterr()
     assert f"run {run_id} of greetings-" in said.out
@@ -185,7 +186,7 @@ def test_a_run_is_followed_to_its_end(
 ) -> None:
     play(server, "run_running", "run_succeeded")
     server.fail("GET /apis/v2beta1/runs/", answer(503), times=2)
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), pairs=("name=Ada",), experiment="mine"))
+    submit_and_show(api, RunOptions(source=str(pipeline), pairs=("name=Ada",), experiment="mine"))
     (run,) = server.kinds["runs"].values()
     (experiment,) = server.kinds["experiments"].values()
     assert run["runtime_config"] == {"parameters": {"name": "Ada"}}
@@ -209,7 +210,7 @@ def test_the_end_of_a_run_says_what_was_published(
     promote = Step(task="promote-model")
     server.next_story = [workflow([promote], "SUCCEEDED")]
     server.logs[promote.pods()[0]] = f"{log}\n"
-    submit_and_show(api, RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/d", "model_uri=s3://b/m")))
+    submit_and_show(api, RunOptions(source=str(TRAIN), pairs=("data.uri=s3://b/d", "model.uri=s3://b/m")))
     assert capsys.readouterr().out.endswith(f" succeeded: {says}\n")
 
 
@@ -221,7 +222,7 @@ def test_each_iteration_of_a_loop_is_followed(
     running = Step(task="greet", within=places[1], state="RUNNING", ended=None)
     ended = Step(task="greet", within=places[1])
     server.next_story = [workflow([over, running])] * 4 + [workflow([over, ended], "SUCCEEDED")]
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+    submit_and_show(api, RunOptions(source=str(pipeline)))
     lines = [line for line in capsys.readouterr().out.splitlines() if "iteration" in line]
     first, second = (f"Greet the user (iteration {number}): " for number in range(2))
     assert lines == [
@@ -237,7 +238,7 @@ def test_a_stage_that_is_retried_is_shown_again(
 ) -> None:
     failed, again = Step(task="greet", state="FAILED"), Step(task="greet", started=20, ended=25)
     server.next_story = [workflow([failed])] * 4 + [workflow([again], "SUCCEEDED")]
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+    submit_and_show(api, RunOptions(source=str(pipeline)))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Greet the user: ")]
     assert [line.partition(": ")[2] for line in lines] == [
         "started",
@@ -256,7 +257,7 @@ def test_a_run_is_followed_through_an_outage(
 
     monkeypatch.setattr(follow_run, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
     api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline)), detach=True)
     (run_id,) = server.kinds["runs"]
     server.stories[run_id] = [recorded_run("run_running"), recorded_run("run_succeeded")]
     server.refuse()
@@ -278,7 +279,7 @@ def test_an_outage_lasts_from_the_last_answer(
 
     monkeypatch.setattr(follow_run, "time", SimpleNamespace(monotonic=lambda: now, sleep=pass_time))
     api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline)), detach=True)
     (run_id,) = server.kinds["runs"]
     server.stories[run_id] = [recorded_run(name) for name in ("run_running", "run_running", "run_succeeded")]
     follow_and_show(api, run_id, {})
@@ -290,7 +291,7 @@ def test_a_server_that_stays_down_is_given_up_and_the_run_left_alone(
 ) -> None:
     monkeypatch.setattr(follow_run, "OUTAGE_TIMEOUT_SECONDS", 0.1)
     api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline)), detach=True)
     server.refuse()
     (run_id,) = server.kinds["runs"]
     with pytest.raises(LostContact) as lost:
@@ -306,7 +307,7 @@ def test_a_follower_that_is_refused_stops_at_once(
     play(server, "run_running")
     server.fail("GET /apis/v2beta1/runs/", answer(status, "the cookie has expired"), times=2)
     with pytest.raises(LostContact, match="the cookie has expired"):
-        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+        submit_and_show(api, RunOptions(source=str(pipeline)))
     assert len([each for each in server.requests if each.startswith("GET /apis/v2beta1/runs/")]) == 1
     assert "continues: follow it with" in capsys.readouterr().out
 
@@ -320,33 +321,33 @@ def test_a_failed_run_fails_with_the_cause_in_its_logs(server: KfpServer, api: K
         "I1122 launcher\nerror: rank 1 ran out\nF1122 exit\n"
     )
     with pytest.raises(RunFailed, match=r"run .* failed: fail: rank 1 ran out$"):
-        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+        submit_and_show(api, RunOptions(source=str(pipeline)))
 
 
 def test_a_failed_run_without_a_known_cause_says_where_to_look(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     play(server, "run_failed")
     with pytest.raises(RunFailed, match=r"failed: see `kubetrain logs .*`"):
-        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+        submit_and_show(api, RunOptions(source=str(pipeline)))
 
 
 def test_a_canceled_run_is_not_reported_as_failed(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     play(server, "run_canceling", "run_canceled")
     with pytest.raises(RunFailed, match="was canceled"):
-        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+        submit_and_show(api, RunOptions(source=str(pipeline)))
 
 
 def test_a_run_whose_answer_is_lost_is_found_and_not_started_twice(
     server: KfpServer, api: KfpApi, pipeline: Path
 ) -> None:
     server.fail("POST /apis/v2beta1/runs", cut(0))
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    submit_and_show(api, RunOptions(source=str(pipeline)), detach=True)
     assert len(server.kinds["runs"]) == 1
 
 
 def test_a_run_whose_answer_is_lost_is_not_taken_for_an_older_one_of_its_name(
     server: KfpServer, api: KfpApi, pipeline: Path
 ) -> None:
-    options = RunOptions(pipeline=str(pipeline), name="mine")
+    options = RunOptions(source=str(pipeline), name="mine")
     submit_and_show(api, options, detach=True)
     server.fail("POST /apis/v2beta1/runs", answer(502))
     with pytest.raises(KfpError, match="no run has started so far"):
@@ -356,14 +357,14 @@ def test_a_run_whose_answer_is_lost_is_not_taken_for_an_older_one_of_its_name(
 def test_a_run_that_may_not_have_started_is_not_started_again(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     server.fail("POST /apis/v2beta1/runs", answer(502))
     with pytest.raises(KfpError, match=r"no run has started so far: check `kubetrain status`"):
-        submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+        submit_and_show(api, RunOptions(source=str(pipeline)), detach=True)
     assert len([each for each in server.requests if each == "POST /apis/v2beta1/runs"]) == 1
 
 
 @pytest.mark.parametrize(("tag", "is_refused"), [("2.15.0", True), ("2.16.1", False), ("unknown", False)])
 def test_a_server_that_is_too_old_is_refused(server: KfpServer, api: KfpApi, tag: str, is_refused: bool) -> None:
     server.tag = tag
-    options = RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/data", "model_uri=s3://b/models"))
+    options = RunOptions(source=str(TRAIN), pairs=("data.uri=s3://b/data", "model.uri=s3://b/models"))
     if is_refused:
         with pytest.raises(KfpError, match=rf"has version {tag}, .*: upgrade to 2\.16 or newer"):
             submit_and_show(api, options, detach=True)
@@ -374,7 +375,7 @@ def test_a_server_that_is_too_old_is_refused(server: KfpServer, api: KfpApi, tag
 
 def test_a_multi_user_server_needs_a_profile(server: KfpServer, pipeline: Path) -> None:
     server.namespace = "team-a"
-    options = RunOptions(pipeline=str(pipeline))
+    options = RunOptions(source=str(pipeline))
     with pytest.raises(KfpError, match=r"is multi-user .*: pass your profile with --namespace"):
         submit_and_show(KfpApi(Connection(endpoint=server.endpoint, environment={})), options, detach=True)
     named = Connection(endpoint=server.endpoint, namespace="team-a", environment={})

@@ -90,7 +90,7 @@ def sync_and_check(s3: FaultyS3, store: ObjectStore, staging: Path) -> None:
         data = staging / "versions" / report.digest / "data"
         there = {path.relative_to(data).as_posix(): path.read_bytes() for path in data.rglob("*") if path.is_file()}
         source = {key.removeprefix("data/"): stored.content for key, stored in s3.objects.items()}
-        assert there == {key: content for key, content in source.items() if content or not key.endswith("/")}
+        assert there == {key: content for key, content in source.items() if content or key.rpartition("/")[2]}
     for version in published_versions(staging):
         assert verify_version(version) == []
 

@@ -87,9 +87,13 @@ class TestPacked:
             assert re.fullmatch(rf"[0-9a-f]{{16}}-class_\d-\d+\.jpg in {shard}", shards.name(sample))
 
     def test_a_folder_of_images_is_distinguished_from_shards(self, packed: Path, tmp_path: Path) -> None:
-        with pytest.raises(KubetrainError, match=r"out/train holds tar shards, not folders .*: set data=tar_shards"):
+        with pytest.raises(
+            KubetrainError, match=r"out/train holds tar shards, not folders .*: set data.format=tar_shards"
+        ):
             image_folder.list_classes(packed)
-        with pytest.raises(KubetrainError, match=r"in/train holds folders, not tar shards: .* set data=image_folder"):
+        with pytest.raises(
+            KubetrainError, match=r"in/train holds folders, not tar shards: .* set data.format=image_folder"
+        ):
             list_classes(tmp_path / "in")
 
     @pytest.mark.parametrize(

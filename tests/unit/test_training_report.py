@@ -247,7 +247,7 @@ def test_a_training_that_waits_for_data_says_what_to_do(
     report.end()
     warnings = [each for each in caplog.messages if "waits" in each]
     assert len(warnings) == at_the_end
-    assert all("waits for data 62% of the time: " in each and "raise loader_workers" in each for each in warnings)
+    assert all("waits for data 62% of the time: " in each and "raise train.loader_workers" in each for each in warnings)
 
 
 def test_a_few_long_waits_are_told_from_many_short_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,11 +17,16 @@ from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli.main import main
 from kubetrain_pipelines.cli.runs import submit_and_show
+from kubetrain_pipelines.cli.train import TrainOptions
+from kubetrain_pipelines.cli.train_command import command_job_of
 from kubetrain_pipelines.cli.translate import report, translate_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions
+from kubetrain_pipelines.requests.asked_run import AskedRun
 from kubetrain_pipelines.requests.planned_run import planned_run
+from kubetrain_pipelines.requests.request_file import RequestFile, read_source
+from kubetrain_pipelines.requests.yaml_text import parse_yaml, to_yaml
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.reasons import OTHER_MEANING, SHORT_NAMES, like_settings
 from kubetrain_pipelines.translate.torchrun import torchrun_in
@@ -43,15 +48,19 @@ from support.translated import (
 )
 
 COMPILED = Path(__file__).parents[2] / "compiled"
-URIS = ["dataset_uri=s3://bucket/flowers", "model_uri=s3://bucket/models"]
+URIS = ("data.uri=s3://bucket/flowers", "model.uri=s3://bucket/models")
 SECRET = "very-secret-value"
+
+
+def asked_run(file: Path, *pairs: str) -> RequestFile:
+    return AskedRun(source=str(file), pairs=(*URIS, *pairs)).read()
 
 
 def rendered(translation: Translation, folder: Path, *pairs: str) -> list[Manifest]:
     """What the run creates for its training, through the file as `render` reads it."""
-    file = folder / "params.json"
-    file.write_text(json.dumps(translation.parameters))
-    manifests = planned_manifests(planned_run(translation.pipeline, "run-1", [*URIS, *pairs], file))
+    file = folder / "run.yaml"
+    file.write_text(to_yaml({"pipeline": translation.pipeline, **translation.request}))
+    manifests = planned_manifests(planned_run(asked_run(file, *pairs), "run-1"))
     return [each for each in manifests if "launch-training" in each["metadata"]["name"]]
 
 
@@ -79,9 +88,9 @@ def test_pods_have_every_field_that_is_not_named(name: str, launcher: str, tmp_p
     program = " ".join(
         [*template["spec"]["containers"][0].get("command", []), *template["spec"]["containers"][0].get("args", [])]
     )
-    for made in templates_in(rendered(translation, tmp_path, f"launcher={launcher}")):
+    for made in templates_in(rendered(translation, tmp_path, f"pods.launcher={launcher}")):
         script = script_of(made)
-        is_filled_in = "entry" in translation.missing
+        is_filled_in = "train.entry" in translation.missing
         assert is_filled_in == (name == "pytorch_job"), "its arguments have a secret"
         assert script == "<SCRIPT>" if is_filled_in else program.endswith(script)
         missing = {path: value for path, value in wanted.items() if leaves_of(made).get(path) != value}
@@ -105,7 +114,7 @@ def test_a_pytorch_job_keeps_its_pods_and_processes(tmp_path: Path) -> None:
         each["emptyDir"] for each in templates_in(made)[0]["spec"]["volumes"] if each["name"] == "shared-memory"
     )
     assert shared == {"medium": "Memory", "sizeLimit": "16Gi"}
-    settings = planned_run("train-pytorch", "run-1", URIS, tmp_path / "params.json").placement
+    settings = planned_run(asked_run(tmp_path / "run.yaml"), "run-1").placement
     assert (settings.max_restarts, settings.deadline_seconds) == (4, 36000)
 
 
@@ -118,8 +127,8 @@ def test_an_elastic_pytorch_job_keeps_its_rendezvous_and_queue(tmp_path: Path) -
     assert made["spec"]["nprocPerNode"] == "4"
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
     assert made["spec"]["runPolicy"]["suspend"] is True
-    assert translation.parameters["placement"]["max_restarts"] == 5
-    _, job = rendered(translation, tmp_path, "launcher=job")
+    assert translation.request["pods"]["max_restarts"] == 5
+    _, job = rendered(translation, tmp_path, "pods.launcher=job")
     assert environment_of(templates_in(job)[0])["PET_NNODES"] == "2:4"
 
 
@@ -143,8 +152,8 @@ def test_a_tf_job_keeps_its_chief_workers_and_gang(tmp_path: Path) -> None:
 )
 def test_an_elastic_job_may_grow(name: str, replacements: list[tuple[str, str]], fewest: int, most: int | None) -> None:
     translation = changed(name, *replacements)
-    assert translation.parameters["min_workers"] == fewest
-    assert translation.parameters.get("max_workers") == most
+    assert translation.request["pods"]["min_workers"] == fewest
+    assert translation.request["pods"].get("max_workers") == most
 
 
 def test_an_elastic_job_keeps_its_workers_without_etcd(tmp_path: Path) -> None:
@@ -162,8 +171,8 @@ def test_an_elastic_job_keeps_its_workers_without_etcd(tmp_path: Path) -> None:
 
 def test_a_train_job_has_the_pods_of_its_runtime_with_its_changes(tmp_path: Path) -> None:
     translation = translated(text_of("train_job"))
-    assert translation.parameters["dataset_uri"] == "s3://datasets/flowers"
-    runtime, made = rendered(translation, tmp_path, "launcher=trainer", "scheduler=")
+    assert translation.request["data"]["uri"] == "s3://datasets/flowers"
+    runtime, made = rendered(translation, tmp_path, "pods.launcher=trainer", "pods.scheduler=")
     assert made["spec"]["trainer"]["numNodes"] == 3
     (template,) = templates_in(runtime)
     leaves, environment = leaves_of(template), environment_of(template)
@@ -298,7 +307,7 @@ def test_objects_that_have_only_a_name_are_named_where_it_sets_something() -> No
 def test_a_restart_policy_that_is_not_given_is_the_operators(name: str, given: str, default: str) -> None:
     lines = [line for line in text_of(name).splitlines() if line.strip() != given]
     translation = translated("\n".join(lines).replace(f"{given}, ", ""))
-    assert translation.parameters["placement"].get("restart_policy", "OnFailure") == default
+    assert translation.request["pods"].get("restart_policy", "OnFailure") == default
     assert not [path for path in unmapped(translation) if path.endswith("restartPolicy")]
 
 
@@ -314,7 +323,7 @@ spec:
   pytorchReplicaSpecs:
     Worker: {{replicas: 2, template: {{spec: {{containers: [{container}]}}}}}}
 """)
-    assert translation.parameters["placement"].get("processes_per_worker", 4) == 4
+    assert translation.request["pods"].get("processes", 4) == 4
     assert any("does not use torchrun" in note for note in translation.notes) == is_noted
 
 
@@ -331,7 +340,7 @@ spec:
     Worker: {{replicas: 3, template: {{spec: {{containers: [{{name: pytorch, image: "i:1", {options}}}]}}}}}}
 """
     translation = translated(job)
-    given = {**translation.parameters, **translation.parameters["placement"]}
+    given = translation.request["pods"]
     assert [given[name] for name in ("min_workers", "max_workers", "max_restarts")] == [2, 8, 9]
     assert {f"spec.elasticPolicy.{name}" for name in ("minReplicas", "maxReplicas", "maxRestarts")} <= {
         *unmapped(translation)
@@ -366,24 +375,41 @@ def test_pods_of_roles_that_differ_are_named() -> None:
     translation = translated(text)
     chief = "spec.tfReplicaSpecs.Chief.template.spec.containers[tensorflow].image"
     assert unmapped(translation)[chief] == '"registry.example.com/vision/mnist:2"'
-    assert translation.parameters["placement"]["image"] == "registry.example.com/vision/other:1"
+    assert translation.request["pods"]["image"] == "registry.example.com/vision/other:1"
     assert any("nodeSelector.pool" in note for note in translation.notes)
 
 
-def test_placeholders_are_refused_by_render_and_submit(tmp_path: Path) -> None:
-    file = tmp_path / "params.json"
+def test_placeholders_are_refused_by_render_and_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(COMPILED.parent)
+    file = tmp_path / "run.yaml"
     translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], file)
-    with pytest.raises(InvalidSetting, match=r"dataset_uri.*placeholder"):
-        planned_run("train-pytorch", "run-1", (), file)
+    with pytest.raises(InvalidSetting, match=r"data\.uri.*placeholder"):
+        planned_run(read_source(str(file)), "run-1")
     api = KfpApi(Connection(endpoint="http://localhost:1", environment={}))
-    for pairs, says in ((), "dataset_uri"), ((URIS[0],), "model_uri"):
-        options = RunOptions(pipeline=str(COMPILED / "train_pytorch.yaml"), pairs=pairs, params=file)
+    for pairs, says in ((), r"data\.uri"), (URIS[:1], r"model\.uri"):
+        options = RunOptions(source=str(file), pairs=pairs)
         with pytest.raises(InvalidSetting, match=rf"{says}.*placeholder"):
             submit_and_show(api, options)
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_the_written_file_runs_once_its_placeholders_are_filled_in(name: str, tmp_path: Path) -> None:
+    file, translation = tmp_path / "run.yaml", translated(text_of(name))
+    translate_and_show([HAND_WRITTEN / f"{name}.yaml"], file)
+    filled = {"<BUCKET>": "mine", "<DATASET>": "flowers", "<MODELS>": "models", "<SCRIPT>": "train.py"}
+    file.write_text(reduce(lambda text, pair: text.replace(*pair), filled.items(), file.read_text()))
+    asked = read_source(str(file))
+    if translation.command:
+        planned = command_job_of(TrainOptions(cluster=True, command=translation.command), asked)
+    else:
+        planned = planned_run(asked, "run-1")
+        assert planned.train_config.entry["script"].endswith(".py")
+    assert planned.framework == translation.pipeline.removeprefix("train-")
+    assert planned.workers == translation.request["pods"]["workers"]
+
+
 def test_an_edited_file_is_not_overwritten(tmp_path: Path) -> None:
-    file = tmp_path / "params.json"
+    file = tmp_path / "run.yaml"
     for _ in range(2):
         translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], file)
     edited = file.read_text().replace("<BUCKET>", "mine")
@@ -392,7 +418,7 @@ def test_an_edited_file_is_not_overwritten(tmp_path: Path) -> None:
         translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], file)
     assert file.read_text() == edited
     with pytest.raises(KubetrainError, match="cannot be written"):
-        translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], tmp_path / "missing" / "params.json")
+        translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], tmp_path / "missing" / "run.yaml")
 
 
 def test_the_job_may_be_on_standard_input_and_its_runtime_in_a_file(
@@ -404,14 +430,17 @@ def test_the_job_may_be_on_standard_input_and_its_runtime_in_a_file(
     with (tmp_path / "stdin").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         translate_and_show([Path("-"), tmp_path / "runtime.yaml"], None)
-    assert json.loads(capsys.readouterr().out) == translated(text_of("train_job")).parameters
+    assert parse_yaml(capsys.readouterr().out, "output") == {
+        "pipeline": "train-pytorch",
+        **translated(text_of("train_job")).request,
+    }
 
 
 def test_a_runtime_that_is_missing_is_said() -> None:
     job = text_of("train_job").split("---\n")[0]
     translation = translated(job)
     assert any("kubectl get clustertrainingruntime torch-gpu" in note for note in translation.notes)
-    assert translation.parameters["workers"] == 3
+    assert translation.request["pods"]["workers"] == 3
     with pytest.raises(InvalidSetting, match="framework of runtime ours is not known"):
         translated(job.replace("torch-gpu", "ours"))
 
@@ -431,7 +460,7 @@ def test_a_runtime_that_is_missing_is_said() -> None:
         ("{apiVersion: kubeflow.org/v1, kind: MPIJob}", "Launcher.template has no containers"),
         (
             text_of("mpi_job").replace("MASTER_PORT", "OMPI_MCA_plm_rsh_agent"),
-            "set by the operator.*remove it from env",
+            "set by the operator.*remove it from pods.env",
         ),
         ("- a list", "document 1 of job.yaml is not a Kubernetes manifest"),
         ("kind: PyTorchJob\n  password: hidden\n", "job.yaml is not valid YAML.*line 2"),
@@ -462,7 +491,7 @@ def test_a_runtime_that_is_missing_is_said() -> None:
 )
 def test_what_cannot_be_translated_is_refused(text: str, says: str) -> None:
     if not says:
-        assert translated(text).parameters["workers"] == 3  # its label says that it trains
+        assert translated(text).request["pods"]["workers"] == 3  # its label says that it trains
         return
     with pytest.raises(InvalidSetting, match=says) as refused:
         translated(text)
@@ -519,7 +548,7 @@ def test_processes_come_from_torchrun_or_the_job(
     replacements: list[tuple[str, str]], processes: int | None, note: str
 ) -> None:
     translation = changed("pytorch_job", *replacements)
-    assert translation.parameters.get("processes_per_worker") == processes
+    assert translation.request["pods"].get("processes") == processes
     assert any(note in each for each in translation.notes)
 
 
@@ -620,7 +649,7 @@ RENDEZVOUS = (
         (
             "train_job",
             [("s3://datasets/flowers", "hf://flowers")],
-            {"dataset_uri": "s3://<BUCKET>/<DATASET>"},
+            {"uri": "s3://<BUCKET>/<DATASET>"},
             {"storageUri"},
         ),
         (
@@ -635,8 +664,8 @@ def test_fields_become_settings_or_are_named(
     name: str, replacements: list[tuple[str, str]], settings: dict[str, Any], named: set[str]
 ) -> None:
     translation = changed(name, *replacements)
-    flat = {**translation.parameters, **translation.parameters["placement"]}
-    assert contains(flat, settings), flat
+    found = {**translation.request["data"], **translation.request["pods"]}
+    assert contains(found, settings), found
     before = {each.path for each in translated(text_of(name)).unmapped}
     assert {path.rpartition(".")[2] for path in unmapped(translation).keys() - before} == named
 
@@ -653,9 +682,9 @@ def exit_code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int
 def test_the_command_ends_with_a_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    job, file = HAND_WRITTEN / "tf_job.yaml", tmp_path / "params.json"
+    job, file = HAND_WRITTEN / "tf_job.yaml", tmp_path / "run.yaml"
     assert exit_code_of(monkeypatch, job, "--output", file) == 0
-    assert json.loads(file.read_text())["workers"] == 3
+    assert read_source(str(file)).request["pods"]["workers"] == 3
     file.write_text("{}")
     assert exit_code_of(monkeypatch, job, "--output", file) == 1
     capsys.readouterr()
@@ -676,27 +705,30 @@ def test_a_variable_of_the_main_container_follows_its_name() -> None:
     label = "metadata.labels['training.kubeflow.org/replica-index']"
     index = f'{{name: INDEX, valueFrom: {{fieldRef: {{fieldPath: "{label}"}}}}}}'
     translation = changed("pytorch_job", ("{name: NCCL_DEBUG, value: INFO}", f"{memory}\n            - {index}"))
-    env = translation.parameters["placement"]["env"]
+    env = translation.request["pods"]["env"]
     assert env["MEMORY"] == {"resourceFieldRef": {"resource": "limits.memory"}}
-    assert "INDEX is the value of a label that pods have only with launcher training-operator" in translation.notes
+    assert "INDEX is the value of a label that pods have only with pods.launcher=training-operator" in translation.notes
 
 
 def test_arguments_with_the_names_of_settings_are_not_guessed_but_said() -> None:
     translation = translated(text_of("pytorch_job"))
-    assert list(translation.parameters["train_config"]) == ["entry"]
-    assert any("epochs, batch_size" in note for note in translation.notes)
+    assert list(translation.request["train"]) == ["entry"]
+    assert any("train.epochs, train.batch_size" in note for note in translation.notes)
 
 
 def test_only_arguments_that_mean_the_same_are_like_settings() -> None:
     """`--data` is a path in most scripts, and a format in kubetrain."""
-    assert sorted(like_settings(["--data", "/mnt/data", "--lr=0.1", "--epochs", "3"])) == ["epochs", "learning_rate"]
+    assert sorted(like_settings(["--data", "/mnt/data", "--lr=0.1", "--epochs", "3"])) == [
+        "train.epochs",
+        "train.learning_rate",
+    ]
     assert set(SHORT_NAMES.values()) | OTHER_MEANING <= set(TrainConfig.names())
 
 
 def test_the_report_says_what_to_do_next() -> None:
-    lines = list(report(translated(text_of("tf_job")), Path("mine.json")))
-    assert "  fill in dataset_uri and model_uri" in lines
-    assert "  kubetrain submit train-tensorflow --params mine.json" in lines
+    lines = list(report(translated(text_of("tf_job")), Path("mine.yaml")))
+    assert "  fill in data.uri and model.uri" in lines
+    assert "  kubetrain submit mine.yaml" in lines
 
 
 def test_a_job_printed_by_kubectl_is_the_same() -> None:

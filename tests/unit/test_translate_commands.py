@@ -42,8 +42,8 @@ MAIN_CONTAINERS = {("mpi_job", "Worker"): 1}
 
 
 def printed(translation: Translation) -> str:
-    lines = "\n".join(report(translation, Path("params.json")))
-    return lines[lines.index("kubetrain train --cluster") :]
+    lines = "\n".join(report(translation, Path("job.yaml")))
+    return lines[lines.index("kubetrain train job.yaml --cluster") :]
 
 
 def in_shell(command: str) -> list[str]:
@@ -65,10 +65,10 @@ class Created:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
     def by(self, name: str, launcher: str) -> list[Manifest]:
-        translate_and_show([HAND_WRITTEN / f"{name}.yaml"], Path("params.json"))
+        translate_and_show([HAND_WRITTEN / f"{name}.yaml"], Path("job.yaml"))
         self._capsys.readouterr()
         words = in_shell(printed(translated(text_of(name))))
-        options = ["--dry-run", "--launcher", launcher]
+        options = ["--dry-run", "--set", f"pods.launcher={launcher}"]
         self._monkeypatch.setattr("sys.argv", ["kubetrain", words[0], *options, *words[1:]])
         main()
         return [each for each in yaml.safe_load_all(self._capsys.readouterr().out) if each]
@@ -137,7 +137,7 @@ def test_other_jobs_keep_their_pods_and_command(name: str, workers: list[int], c
 def test_a_queue_of_kueue_needs_trainer_for_mpi() -> None:
     queued = ("metadata: {name: pi}", "metadata: {name: pi, labels: {kueue.x-k8s.io/queue-name: research}}")
     translation = changed("mpi_operator_job", queued)
-    assert "--launcher trainer" in printed(translation)
+    assert translation.request["pods"]["launcher"] == "trainer"
     assert "spec.runPolicy.suspend" not in unmapped(translation)
 
 
@@ -166,7 +166,7 @@ def test_a_command_that_is_secret_or_not_complete_is_left_open(replacement: tupl
 
 def test_mpirun_cannot_tell_by_exit_codes_when_to_restart() -> None:
     translation = changed("mpi_job", ("restartPolicy: OnFailure", "restartPolicy: ExitCode"))
-    assert "restart_policy" not in translation.parameters["placement"]
+    assert "restart_policy" not in translation.request["pods"]
     roles = ("Launcher", "Worker")
     assert {f"spec.mpiReplicaSpecs.{role}.restartPolicy" for role in roles} <= unmapped(translation).keys()
 
@@ -178,9 +178,9 @@ def test_what_a_worker_does_beside_waiting_is_named() -> None:
 
 
 def test_variables_of_the_launcher_are_set_unless_the_workers_have_others() -> None:
-    placement = translated(text_of("mpi_job")).parameters["placement"]
-    assert placement["nccl"] == {"NCCL_DEBUG": "INFO"}
-    assert placement["env"] == {"NOTE": "from the Launcher", "LEVEL": "2", "MASTER_PORT": "29500"}
+    pods = translated(text_of("mpi_job")).request["pods"]
+    assert pods["nccl"] == {"NCCL_DEBUG": "INFO"}
+    assert pods["env"] == {"NOTE": "from the Launcher", "LEVEL": "2", "MASTER_PORT": "29500"}
 
 
 def test_a_gang_counts_the_launcher() -> None:

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.run.request import merged
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.requests.planned_run import planned_run
+from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_pipelines.translate.translation import Translation
 from support.manifests import templates_in
 from support.translated import Manifest, changed, translated, unmapped
 
-URIS = ["dataset_uri=s3://bucket/flowers", "model_uri=s3://bucket/models"]
+PLACES = {"data": {"uri": "s3://bucket/flowers"}, "model": {"uri": "s3://bucket/models"}}
 VARIABLES = {"RATE": "0.1", "NOTE": 'say "so"', "TOKENS": "$(HF_TOKEN)"}
 SECRETS = [
     {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
@@ -53,7 +55,7 @@ def job_with(kind: str, *, master: Manifest | None = None, spec: Manifest | None
 
 
 def entry_of(translation: Translation) -> Manifest:
-    return dict(translation.parameters.get("train_config", {}).get("entry", {}))
+    return dict(translation.request.get("train", {}).get("entry", {}))
 
 
 def entry_for(*command: str, kind: str = "PyTorchJob", **fields: Any) -> Manifest:
@@ -93,10 +95,10 @@ class Pod:
         return list(json.loads((output / "export" / "seen.json").read_text()))
 
 
-def command_made(translation: Translation, folder: Path) -> list[str]:
+def command_made(translation: Translation) -> list[str]:
     """The command of the pods that the run creates, without torchrun."""
-    (folder / "params.json").write_text(json.dumps(translation.parameters))
-    made = planned_manifests(planned_run(translation.pipeline, "run-1", URIS, folder / "params.json"))
+    asked = RequestFile(pipeline=translation.pipeline, request=merged(translation.request, PLACES))
+    made = planned_manifests(planned_run(asked, "run-1"))
     (training,) = (each for each in made if "launch-training" in each["metadata"]["name"])
     commands = [each["spec"]["containers"][0]["command"] for each in templates_in(training)]
     assert all(each == commands[0] for each in commands)
@@ -136,7 +138,7 @@ def test_pods_run_the_program_of_the_job(kind: str, container: Manifest, keeps_f
     variables = VARIABLES | {"hub": "team", "wandb_key": "hidden"}
     theirs = pod.run([*container["command"], *container.get("args", [])], variables, folder)
     translation = translated(job_with(kind, **container))
-    made = pod.run(command_made(translation, tmp_path), variables)
+    made = pod.run(command_made(translation), variables)
     assert made[0] == theirs[0]
     assert (made[1] == theirs[1]) == keeps_folder
     assert any("not in" in note for note in translation.notes) != keeps_folder
@@ -210,9 +212,9 @@ ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2}}
 @pytest.mark.parametrize(
     ("container", "spec", "remedy"),
     [
-        ({"command": ["python", "train.py", "--api-key=hidden"]}, {}, "secret_env.* set entry"),
+        ({"command": ["python", "train.py", "--api-key=hidden"]}, {}, r"pods\.secret_env.* set train\.entry"),
         ({"command": ["python", "train.py", "--rank=$(RANK)"]}, {}, r"\$\(RANK\).*read the variable"),
-        ({"command": ["python", "-m", "train"]}, ELASTIC, "elastic pods .* from a script, or remove min_workers"),
+        ({"command": ["python", "-m", "train"]}, ELASTIC, "elastic pods .* from a script, or remove pods.min_workers"),
         ({"args": ["--epochs=3"]}, {}, "beginning of the command is in the image"),
         ({"args": ["config.py"]}, {}, "beginning of the command is in the image"),
     ],
@@ -222,7 +224,7 @@ def test_a_program_that_cannot_be_the_entry_is_named_with_the_remedy(
 ) -> None:
     translation = translated(job_with("PyTorchJob", spec=spec, workingDir="/code", **container))
     assert entry_of(translation) == {"script": "<SCRIPT>"}, "otherwise kubetrain's own trainer would run instead"
-    assert "entry" in translation.missing
+    assert "train.entry" in translation.missing
     named = {each.path.rpartition(".")[2]: each for each in translation.unmapped}
     assert re.search(remedy, named[next(iter(container))].instead)
     assert "docs/own_code.md" in named["workingDir"].instead
@@ -236,9 +238,9 @@ def test_an_elastic_script_and_arguments_with_their_program_are_taken() -> None:
 
 def test_a_job_without_a_command_says_where_it_belongs() -> None:
     translation = translated(job_with("PyTorchJob", resources={"limits": {"nvidia.com/gpu": 8}}))
-    assert "entry" in translation.missing
-    assert any("no command: set entry" in note for note in translation.notes)
-    assert any("without entry, the run uses kubetrain's own trainer" in note for note in translation.notes)
+    assert "train.entry" in translation.missing
+    assert any("no command: set train.entry" in note for note in translation.notes)
+    assert any("without train.entry, the run uses kubetrain's own trainer" in note for note in translation.notes)
 
 
 def test_roles_may_differ_in_options_of_torchrun_only() -> None:
@@ -249,7 +251,7 @@ def test_roles_may_differ_in_options_of_torchrun_only() -> None:
     assert entry_of(same) == {"script": "train.py"}
     for master in ({"command": ["torchrun", "other.py"]}, {"command": worker, "workingDir": "/x"}, {}):
         other = translated(job_with("PyTorchJob", command=worker, master=master))
-        assert "entry" in other.missing
+        assert "train.entry" in other.missing
         path = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].command"
         assert "roles run different programs" in {each.path: each.instead for each in other.unmapped}[path]
 
@@ -258,7 +260,7 @@ def test_roles_may_differ_in_options_of_torchrun_only() -> None:
     ("command", "folder", "note"),
     [
         ("torchrun --tee 3 --rdzv_conf=timeout=9 --nnodes 2 train.py", "", "without your options --tee, --rdzv-conf$"),
-        ("torchrun --nnodes=4 train.py", "", "without your --nnodes=4: .* 2 workers .* set workers"),
+        ("torchrun --nnodes=4 train.py", "", "without your --nnodes=4: .* 2 workers .* set pods.workers"),
         ("torchrun --standalone --nnodes 1 train.py", "", "without your --nnodes=1:"),
         ("python -m torch.distributed.launch train.py", "", "--local-rank .* read LOCAL_RANK"),
         ("python train.py", "/code", "WORKDIR of the image, not in /code"),

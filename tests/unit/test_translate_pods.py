@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.request import merged, parameters_of
 from kubetrain_pipelines.cli.translate import translate_and_show
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.errors import InvalidSetting
-from support.translated import main_in, others_in
+from support.translated import main_in, others_in, settings_of
 
 Manifest = dict[str, Any]
 
@@ -35,10 +35,6 @@ def pytorch_job(
         "spec": {"pytorchReplicaSpecs": roles, **spec},
     }
     return translate(read_manifests([("job.yaml", json.dumps(job))]))
-
-
-def placement_of(translation: Translation) -> dict[str, Any]:
-    return {**translation.parameters, **translation.parameters["placement"]}
 
 
 def named(translation: Translation) -> dict[str, str]:
@@ -67,38 +63,41 @@ def test_an_init_container_that_copies_the_dataset_becomes_its_uri(
     main = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     template = pod(main, volumes=[{"name": "data", "emptyDir": {}}], initContainers=[{**FETCH, **program}])
     translation = pytorch_job(template)
-    found = translation.parameters
-    assert found["dataset_uri"] == "s3://animals/v1"
-    assert (found.get("dataset_access"), found.get("s3_endpoint")) == expected
-    assert not found["placement"].keys() & {"init_containers", "volumes"}
+    found = settings_of(translation)
+    assert found["data.uri"] == "s3://animals/v1"
+    assert (found.get("data.access"), found.get("data.endpoint")) == expected
+    assert not found.get("pods.pod", {}).get("spec", {}).keys() & {"initContainers", "volumes"}
     assert any("init container fetch" in note for note in translation.notes)
 
 
 def test_an_init_container_that_does_more_than_copy_is_kept() -> None:
     for words in (f"{SYNC} --exclude *.tmp", f"{SYNC} && tar xf /data/a.tar", "aws s3 ls s3://animals"):
         template = pod(initContainers=[{**FETCH, "command": ["sh", "-c", words]}])
-        assert placement_of(pytorch_job(template))["pod"]["spec"]["initContainers"][0]["name"] == "fetch"
+        assert settings_of(pytorch_job(template))["pods.pod"]["spec"]["initContainers"][0]["name"] == "fetch"
 
 
 def test_a_gang_of_fewer_pods_is_named_without_the_advice_to_set_what_is_set() -> None:
     template = pod(schedulerName="volcano")
     translation = pytorch_job(template, runPolicy={"schedulingPolicy": {"minAvailable": 1}})
-    assert placement_of(translation)["scheduler"] == "volcano"
-    assert "set scheduler" not in named(translation)["spec.runPolicy.schedulingPolicy.minAvailable"]
+    assert settings_of(translation)["pods.scheduler"] == "volcano"
+    assert "set pods.scheduler" not in named(translation)["spec.runPolicy.schedulingPolicy.minAvailable"]
 
 
 def test_a_schedulers_name_beside_the_pods_contradicts_no_setting() -> None:
     gang = {"runPolicy": {"schedulingPolicy": {"queue": "team"}}}
     translation = pytorch_job(pod(), schedulerName="volcano", **gang)
-    assert placement_of(translation)["scheduler"] == "volcano"
+    assert settings_of(translation)["pods.scheduler"] == "volcano"
     assert "Kueue" not in named(translation)["spec.schedulerName"]
 
 
-def test_a_placeholder_for_an_image_has_to_be_filled_in(tmp_path: Path) -> None:
+def test_a_placeholder_for_an_image_has_to_be_filled_in() -> None:
     translation = pytorch_job(pod({"image": "your-registry/train:1"}))
-    assert (placement_of(translation)["image"], "image" in translation.missing) == ("your-registry/train:1", True)
+    assert (settings_of(translation)["pods.image"], "pods.image" in translation.missing) == (
+        "your-registry/train:1",
+        True,
+    )
     with pytest.raises(InvalidSetting, match="image 'your-registry/train:1' is a placeholder"):
-        Placement.from_dict(translation.parameters["placement"])
+        parameters_of(merged(translation.request, {"data": {"uri": "s3://bucket/flowers"}}))
 
 
 def test_objects_that_a_run_does_not_need_are_said_not_to_be_needed() -> None:
@@ -116,8 +115,8 @@ def test_objects_that_a_run_does_not_need_are_said_not_to_be_needed() -> None:
 
 def test_small_requests_and_limits_are_kept() -> None:
     amounts = {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": "500m", "memory": "2Gi"}}
-    settings = placement_of(pytorch_job(pod({"resources": amounts})))
-    assert (settings["cpu"], settings["memory"]) == ("250m", "1Gi")
+    settings = settings_of(pytorch_job(pod({"resources": amounts})))
+    assert (settings["pods.cpu"], settings["pods.memory"]) == ("250m", "1Gi")
     assert main_in(settings)["resources"]["limits"] == {"cpu": "500m", "memory": "2Gi"}
 
 
@@ -127,13 +126,13 @@ def test_a_mount_inside_kubetrains_own_is_named(path: str) -> None:
     volume = {"name": "mine", "persistentVolumeClaim": {"claimName": "c"}}
     translation = pytorch_job(pod({"volumeMounts": [mount, other]}, volumes=[volume]))
     assert "elsewhere" in named(translation)["Worker.template.spec.containers[pytorch].volumeMounts[mine].mountPath"]
-    assert main_in(placement_of(translation))["volumeMounts"] == [other]
+    assert main_in(settings_of(translation))["volumeMounts"] == [other]
 
 
 def test_volumes_named_like_kubetrains_own_are_renamed() -> None:
     volumes = [{"name": "claim-0", "emptyDir": {}}, {"name": "shared-memory", "emptyDir": {}}]
     mounts = [{"name": "claim-0", "mountPath": "/a"}, {"name": "shared-memory", "mountPath": "/b"}]
-    settings = placement_of(
+    settings = settings_of(
         pytorch_job(
             pod(
                 {"volumeMounts": mounts},
@@ -142,7 +141,7 @@ def test_volumes_named_like_kubetrains_own_are_renamed() -> None:
             )
         )
     )
-    assert [each["name"] for each in settings["pod"]["spec"]["volumes"]] == ["job-claim-0", "job-shared-memory"]
+    assert [each["name"] for each in settings["pods.pod"]["spec"]["volumes"]] == ["job-claim-0", "job-shared-memory"]
     assert [each["name"] for each in main_in(settings)["volumeMounts"]] == ["job-claim-0", "job-shared-memory"]
     assert others_in(settings)[0]["volumeMounts"][0]["name"] == "job-claim-0"
 
@@ -151,9 +150,9 @@ def test_sidecars_share_the_memory_of_the_training() -> None:
     volumes = [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}]
     mount = {"name": "dshm", "mountPath": "/dev/shm"}
     sidecar = {"name": "exporter", "image": "e", "volumeMounts": [mount]}
-    settings = placement_of(pytorch_job(pod({"volumeMounts": [mount]}, volumes=volumes, sidecars=[sidecar])))
-    assert settings["shm_size"] == "2Gi"
-    assert "volumes" not in settings
+    settings = settings_of(pytorch_job(pod({"volumeMounts": [mount]}, volumes=volumes, sidecars=[sidecar])))
+    assert settings["pods.shm_size"] == "2Gi"
+    assert "volumes" not in settings["pods.pod"]["spec"]
     assert others_in(settings)[0]["volumeMounts"] == [{**mount, "name": "shared-memory"}]
 
 
@@ -169,7 +168,7 @@ def test_sidecars_share_the_memory_of_the_training() -> None:
 )
 def test_only_the_user_sets_user(of_pod: Manifest, of_container: Manifest, user: int | None, left: set[str]) -> None:
     translation = pytorch_job(pod({"securityContext": of_container}, securityContext=of_pod))
-    assert placement_of(translation).get("user") == user
+    assert settings_of(translation).get("pods.user") == user
     assert {path.rpartition(".")[2] for path in named(translation) if "securityContext" in path} == left
 
 
@@ -183,7 +182,7 @@ def test_what_only_one_role_has_is_named_even_without_content() -> None:
 def test_a_request_below_the_limit_of_a_device_is_said() -> None:
     amounts = {"requests": {"ephemeral-storage": "10Gi"}, "limits": {"ephemeral-storage": "50Gi"}}
     translation = pytorch_job(pod({"resources": amounts}))
-    assert main_in(placement_of(translation))["resources"]["limits"] == {"ephemeral-storage": "50Gi"}
+    assert main_in(settings_of(translation))["resources"]["limits"] == {"ephemeral-storage": "50Gi"}
     assert any("50Gi, not 10Gi" in note for note in translation.notes)
 
 
@@ -208,7 +207,7 @@ KUEUE = {"kueue.x-k8s.io/queue-name": "q"}
 )
 def test_metrics_are_taken_for_jobs_that_may_grow(labels: Manifest, policy: Manifest, is_taken: bool) -> None:
     translation = pytorch_job(pod(), labels=labels, elasticPolicy={**policy, "metrics": METRICS})
-    assert placement_of(translation).get("scale_metrics") == (METRICS if is_taken else None)
+    assert settings_of(translation).get("pods.scale_metrics") == (METRICS if is_taken else None)
     assert ("spec.elasticPolicy.metrics" in named(translation)) != is_taken
 
 
@@ -219,7 +218,7 @@ def test_a_metric_that_is_no_object_is_refused() -> None:
 
 def test_a_maximum_below_the_number_of_pods_is_said() -> None:
     translation = pytorch_job(pod(), 4, elasticPolicy={"minReplicas": 1, "maxReplicas": 2})
-    assert "max_workers" not in translation.parameters
+    assert "pods.max_workers" not in settings_of(translation)
     assert "spec.elasticPolicy.maxReplicas" not in named(translation)
     assert any("4 pods, but at most 2" in note for note in translation.notes)
 
@@ -242,9 +241,9 @@ def test_one_scheduler_starts_the_gang(
 ) -> None:
     policy = {"runPolicy": {"schedulingPolicy": {"queue": queue}}} if queue else {}
     translation = pytorch_job(pod(schedulerName=name), labels=labels, **policy)
-    placement = placement_of(translation)
-    spec = placement.get("pod", {}).get("spec", {})
-    assert (placement.get("scheduler"), placement.get("queue"), spec.get("schedulerName")) == settings
+    found = settings_of(translation)
+    spec = found.get("pods.pod", {}).get("spec", {})
+    assert (found.get("pods.scheduler"), found.get("pods.queue"), spec.get("schedulerName")) == settings
     ends = {path.rpartition(".")[2] for path in named(translation)}
     assert ends & {"schedulerName", "queue"} == left
 
@@ -263,9 +262,9 @@ def test_selectors_of_the_jobs_own_pods_are_left_out() -> None:
     }
     spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **OWN}
     translation = pytorch_job(pod(affinity=affinity, topologySpreadConstraints=[spread]))
-    settings = placement_of(translation)
-    assert settings["pod"]["spec"]["affinity"] == {"podAffinity": {REQUIRED: [OTHER]}}
-    assert settings["pod"]["spec"]["topologySpreadConstraints"] == [
+    settings = settings_of(translation)
+    assert settings["pods.pod"]["spec"]["affinity"] == {"podAffinity": {REQUIRED: [OTHER]}}
+    assert settings["pods.pod"]["spec"]["topologySpreadConstraints"] == [
         {name: each for name, each in spread.items() if name != "labelSelector"}
     ]
     assert len([path for path, instead in named(translation).items() if "together" in instead]) == 3
@@ -275,7 +274,7 @@ def test_a_selector_of_a_label_that_the_pods_keep_is_taken() -> None:
     own = {"labelSelector": {"matchLabels": {"app": "flowers"}}, "topologyKey": "zone"}
     template = pod(affinity={"podAffinity": {REQUIRED: [own]}})
     template["metadata"] = {"labels": {"app": "flowers"}}
-    assert placement_of(pytorch_job(template))["pod"]["spec"]["affinity"] == {"podAffinity": {REQUIRED: [own]}}
+    assert settings_of(pytorch_job(template))["pods.pod"]["spec"]["affinity"] == {"podAffinity": {REQUIRED: [own]}}
 
 
 @pytest.mark.parametrize(
@@ -315,9 +314,9 @@ def test_what_needs_care_is_said() -> None:
 def test_roles_are_accepted_in_any_case_and_named_only_with_pods() -> None:
     roles = {"Master": {"template": pod()}, "worker": {"replicas": 3, "template": pod()}}
     translation = pytorch_job(pod(), pytorchReplicaSpecs=roles)
-    assert translation.parameters["workers"] == 4
+    assert settings_of(translation)["pods.workers"] == 4
     assert not [path for path in named(translation) if "replicas" in path]
-    assert pytorch_job(pod(), 0, master=pod()).parameters["workers"] == 1
+    assert settings_of(pytorch_job(pod(), 0, master=pod()))["pods.workers"] == 1
     assert "Worker.replicas" not in named(pytorch_job(pod(), 0, master=pod()))
     with pytest.raises(InvalidSetting, match="are one role"):
         pytorch_job(pod(), pytorchReplicaSpecs={**roles, "Worker": {"template": pod()}})
@@ -328,8 +327,8 @@ def test_reasons_have_the_remedy() -> None:
     policy = {"managedBy": "trainer.kubeflow.org/trainjob-controller", "schedulingPolicy": {"minAvailable": 2}}
     translation = pytorch_job(pod(activeDeadlineSeconds=77), labels=labels, runPolicy=policy)
     names = named(translation)
-    assert names["Worker.template.spec.activeDeadlineSeconds"] == "set deadline_seconds"
-    assert names["metadata.labels.kueue.x-k8s.io/priority-class"] == "set priorityClassName of pod"
+    assert names["Worker.template.spec.activeDeadlineSeconds"] == "set pods.deadline_seconds"
+    assert names["metadata.labels.kueue.x-k8s.io/priority-class"] == "set priorityClassName of pods.pod"
     assert not [path for path in names if "runPolicy" in path]
     with pytest.raises(InvalidSetting, match="2 pods, but minReplicas is 3"):
         pytorch_job(pod(), elasticPolicy={"minReplicas": 3})

@@ -8,11 +8,12 @@ import pytest
 
 from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.cli.translate import report, translate_and_show
+from kubetrain_pipelines.requests.yaml_text import to_yaml
 from kubetrain_pipelines.translate.fields import shown
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.errors import InvalidSetting
-from support.translated import others_in
+from support.translated import others_in, settings_of
 
 HAND_WRITTEN = Path(__file__).parent / "hand_written"
 SECRET = "very-secret-value"
@@ -37,7 +38,7 @@ def translated(text: str) -> Translation:
 
 
 def all_output(translation: Translation) -> str:
-    return json.dumps(translation.parameters, ensure_ascii=False) + "\n".join(report(translation, None))
+    return to_yaml(translation.request) + "\n".join(report(translation, None))
 
 
 @pytest.mark.parametrize(
@@ -77,9 +78,9 @@ def test_variables_that_may_be_secrets_are_named_but_not_taken(name: str, value:
     assert SECRET not in output
     for container in ("pytorch", "sync"):
         assert f"containers[{container}].env[{name}].value" in output
-    placement = translation.parameters["placement"]
-    assert placement["env"] == {"LEVEL": "3"}
-    assert others_in(placement)[0]["env"] == [{"name": "LEVEL", "value": "3"}]
+    settings = settings_of(translation)
+    assert settings["pods.env"] == {"LEVEL": "3"}
+    assert others_in(settings)[0]["env"] == [{"name": "LEVEL", "value": "3"}]
 
 
 @pytest.mark.parametrize(
@@ -141,16 +142,15 @@ def test_a_container_that_refers_to_its_secret_is_taken() -> None:
     command = ["sh", "-c", 'wandb login "$KEY" && curl -u "$USER:$PW" -H "Authorization: Bearer ${KEY}" --token $(KEY)']
     helper = {"name": "helper", "image": "registry.example.com/token:1", "command": command}
     helper["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "token"}}}]
-    assert translated(job_with({"initContainers": [helper]})).parameters["placement"]["pod"]["spec"][
-        "initContainers"
-    ] == [helper]
+    settings = settings_of(translated(job_with({"initContainers": [helper]})))
+    assert settings["pods.pod"]["spec"]["initContainers"] == [helper]
 
 
 def test_annotations_that_may_be_secrets_are_named_but_not_taken() -> None:
     annotations = {"wandb/api-key": SECRET, "note": f"password: {SECRET}", "team": "vision"}
     translation = translated(job_with(metadata={"annotations": annotations}))
     assert SECRET not in all_output(translation)
-    assert translation.parameters["placement"]["pod"]["metadata"]["annotations"] == {"team": "vision"}
+    assert settings_of(translation)["pods.pod"]["metadata"]["annotations"] == {"team": "vision"}
     assert {each.path.rpartition(".")[2] for each in translation.unmapped} >= {"wandb/api-key", "note"}
 
 
@@ -175,7 +175,7 @@ def test_options_of_volumes_that_may_be_secrets_are_named_but_not_taken(field: s
     translation = translated(job_with({"volumes": [volume]}, volumeMounts=[mount]))
     output = all_output(translation)
     assert SECRET not in output and "424242" not in output
-    (taken,) = translation.parameters["placement"]["pod"]["spec"]["volumes"]
+    (taken,) = settings_of(translation)["pods.pod"]["spec"]["volumes"]
     assert taken["name"] == "files" and taken.keys() == volume.keys(), "the mount needs the volume"
     (named,) = (each for each in translation.unmapped if each.path.endswith(f"volumes[files].{field}"))
     assert "Secret" in named.instead and named.path in output
@@ -191,7 +191,7 @@ def test_volumes_that_refer_to_secrets_are_taken() -> None:
     ]
     mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
     translation = translated(job_with({"volumes": volumes}, volumeMounts=mounts))
-    assert translation.parameters["placement"]["pod"]["spec"]["volumes"] == volumes
+    assert settings_of(translation)["pods.pod"]["spec"]["volumes"] == volumes
 
 
 def test_secrets_of_volumes_that_only_some_pods_have_are_hidden() -> None:
@@ -246,8 +246,8 @@ def test_names_of_aliases_are_not_shown() -> None:
 
 def test_no_secret_is_printed_or_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name in ("pytorch_job", "tf_job"):
-        translate_and_show([HAND_WRITTEN / f"{name}.yaml"], tmp_path / f"{name}.json")
-        assert SECRET not in (tmp_path / f"{name}.json").read_text()
+        translate_and_show([HAND_WRITTEN / f"{name}.yaml"], tmp_path / f"{name}.yaml")
+        assert SECRET not in (tmp_path / f"{name}.yaml").read_text()
     output = capsys.readouterr()
     assert SECRET not in output.out + output.err
     assert "abc123" not in output.err

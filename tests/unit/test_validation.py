@@ -62,7 +62,7 @@ REJECTED: list[tuple[Job, str]] = [
         pytorch(replace(PLAIN, pod=pod_patch({}, {"volumeMounts": [{"name": "a", "mountPath": "/dev/shm"}]}))),
         "are mounted at /dev/shm",
     ),
-    (pytorch(Placement()), "set image"),
+    (pytorch(Placement()), "set pods.image"),
     (pytorch(identity=replace(IDENTITY, pipeline="3d-unet")), "begin the pipeline's name with a letter"),
     (pytorch(replicas=replicas(Worker=2)), "without a Master or an elastic policy"),
     (pytorch(replicas=replicas(Master=2)), "one Master, not 2: increase the number of Workers"),
@@ -70,7 +70,7 @@ REJECTED: list[tuple[Job, str]] = [
     (pytorch(replicas=replicas(Master=1, Chief=1)), "PyTorchJob cannot have the role 'Chief': use Master, Worker"),
     (tensorflow(replicas=replicas(Master=1)), "TFJob cannot have the role 'Master': use Chief, Evaluator, PS, Worker"),
     (pytorch(replicas=replicas(Master=1) * 2), "give each role once"),
-    (pytorch(metrics_port=23456), "metrics_port is 23456, by which the pods find each other: set metrics_port to an"),
+    (pytorch(metrics_port=23456), "metrics_port is 23456, by which the pods find each other: set train.metrics_port"),
     (tensorflow(metrics_port=2222), "metrics_port is 2222, by which"),
     (tensorflow(replace(PLAIN, host_network=True), metrics_port=22277), "metrics_port is 22277, by which"),
     (indexed(metrics_port=23456), "metrics_port is 23456, by which"),
@@ -85,9 +85,9 @@ REJECTED: list[tuple[Job, str]] = [
     (trainjob(replace(PLAIN, env={"JOB_COMPLETION_INDEX": 1})), "JOB_COMPLETION_INDEX is set by the launcher"),
     (indexed(replace(PLAIN, scheduler="volcano")), "volcano does not start a Job as a gang: use kueue"),
     (trainjob(replace(PLAIN, scheduler="scheduler-plugins")), "does not start a TrainJob as a gang: use kueue"),
-    (indexed_elastic(replace(PLAIN, scale_metrics=[{}])), "nothing scales a Job: remove scale_metrics"),
+    (indexed_elastic(replace(PLAIN, scale_metrics=[{}])), "nothing scales a Job: remove pods.scale_metrics"),
     (elastic(replicas=replicas(Master=1, Worker=2)), "does not count a Master among its nodes"),
-    (elastic(kind=JobKind.TF_JOB), "a TFJob cannot be elastic: remove min_workers"),
+    (elastic(kind=JobKind.TF_JOB), "a TFJob cannot be elastic: remove pods.min_workers"),
     (elastic(elastic=replace(BOUNDS, min_replicas=5)), "min_replicas 5 must be between 1 and max_replicas 4"),
     (elastic(elastic=replace(BOUNDS, min_replicas=0)), "min_replicas 0 must be between 1 and max_replicas 4"),
     (elastic(replicas=replicas(Worker=5)), "Workers must be between 2 and 4, not 5"),
@@ -96,10 +96,10 @@ REJECTED: list[tuple[Job, str]] = [
     (elastic(elastic=replace(BOUNDS, rdzv_backend="etcd")), "rdzv_backend 'etcd' needs a server"),
     (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": ""})), "rendezvous as key=value,key=value"),
     (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": "1,b=2"})), "remove entries that are empty or contain , or ="),
-    (elastic(replicas=replicas(RestartPolicy.EXIT_CODE, Worker=2)), "an elastic job needs restart_policy OnFailure"),
-    (elastic(replicas=replicas(RestartPolicy.NEVER, Worker=2)), "an elastic job needs restart_policy OnFailure"),
+    (elastic(replicas=replicas(RestartPolicy.EXIT_CODE, Worker=2)), "elastic job needs pods.restart_policy OnFailure"),
+    (elastic(replicas=replicas(RestartPolicy.NEVER, Worker=2)), "elastic job needs pods.restart_policy OnFailure"),
     (batch(replicas=replicas(Main=2)), "a batch Job has one pod, not 2"),
-    (batch(replicas=replicas(RestartPolicy.EXIT_CODE, Main=1)), "does not support restart_policy ExitCode"),
+    (batch(replicas=replicas(RestartPolicy.EXIT_CODE, Main=1)), "does not support pods.restart_policy ExitCode"),
 ]
 
 
@@ -152,7 +152,7 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
     [
         ({"memory": "16 GB"}, "memory '16 GB' is .*16Gi"),
         ({"pod": pod_patch({}, {"resources": {"limits": {"hugepages-2Mi": "lots"}}})}, "hugepages-2Mi 'lots'"),
-        ({"nccl": {"NCCL_TIMEOUT": 1800}}, "NCCL_TIMEOUT .* nccl_timeout_seconds"),
+        ({"nccl": {"NCCL_TIMEOUT": 1800}}, "NCCL_TIMEOUT .* train.nccl_timeout_seconds"),
         ({"nccl": {"LD_PRELOAD": "x"}}, "NCCL_.*'LD_PRELOAD'"),
         ({"rdma": {"hca": 1}}, "resource names with a domain, such as rdma/hca, not 'hca'"),
         ({"rdma": {"rdma/hca": 0}}, "rdma rdma/hca must be a whole number above 0, not 0"),
@@ -174,7 +174,7 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
             r"initContainers.*env is not a list",
         ),
         ({"user": 0}, "user must be at least 1, not 0"),
-        ({"gpu": 1}, "unknown setting 'gpu'"),
+        ({"gpu": 1}, "unknown setting 'pods.gpu'"),
     ],
 )
 def test_a_placement_rejects_invalid_values(settings: dict[str, Any], reason: str) -> None:

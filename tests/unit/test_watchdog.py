@@ -64,7 +64,7 @@ def test_a_process_that_hangs_is_ended_and_reports_where(before: str, doing: str
     assert message == {
         "status": "failed",
         "curable": True,
-        "error": f"rank 3 hangs: {doing} (nccl_timeout_seconds); it is in stand_still (<string>:11), "
+        "error": f"rank 3 hangs: {doing} (train.nccl_timeout_seconds); it is in stand_still (<string>:11), "
         "all stacks are in the log",
     }
 

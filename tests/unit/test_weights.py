@@ -118,5 +118,5 @@ def run_transfer(store: FaultyS3, folder: Path) -> dict[str, Any]:
 
 
 def test_a_uri_that_names_no_bucket_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="initial_weights 's3://' has no bucket"):
+    with pytest.raises(InvalidSetting, match=r"model\.start 's3://' has no bucket"):
         replace(PARAMETERS, train_config=TrainConfig(initial_weights="s3://"))

@@ -54,13 +54,13 @@ KNOWN_FAILURES = (
         "shared-memory",
         ("</torch_", "killed by signal: Bus error"),
         "shared memory, through which data loading processes pass their batches, is full {where}: give each pod a "
-        "larger /dev/shm (mount an emptyDir of medium Memory there), or lower loader_workers",
+        "larger /dev/shm (mount an emptyDir of medium Memory there), or lower train.loader_workers",
     ),
     KnownFailure(
         "loader-killed",
         ("killed by signal: Killed", "exited unexpectedly", "multiprocessing/resource_sharer.py"),
         "a data loading process was killed {where}, probably because memory ran out: give each pod more memory, or "
-        "lower loader_workers",
+        "lower train.loader_workers",
         TransientFailure,
     ),
     KnownFailure(
@@ -75,13 +75,13 @@ KNOWN_FAILURES = (
             "_STATUS_ALLOC_FAILED",
             "std::bad_alloc",
         ),
-        "out of memory {where}: lower batch_size, raise gradient_accumulation, set precision=bf16, or give each pod "
-        "more memory (or a larger GPU)",
+        "out of memory {where}: lower train.batch_size, raise train.gradient_accumulation, set train.precision=bf16, "
+        "or give each pod more memory (or a larger GPU)",
     ),
     KnownFailure(
         "no-compiler",
         ("InvalidCxxCompiler", "Failed to find C compiler"),
-        'no C++ compiler was found {where}: build the image with SYSTEM_PACKAGES="g++", or set compile to false',
+        'no C++ compiler was found {where}: build the image with SYSTEM_PACKAGES="g++", or leave out train.compile',
     ),
     KnownFailure(
         "unused-parameter",

@@ -22,7 +22,8 @@ def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, A
     if export["manifest_sha256"] != chosen.manifest_sha256:
         raise KubetrainError(
             f"the export in {output.export} was made from {export['checkpoint']}, but the checkpoint to use is "
-            f"{chosen.name}: start a new run with resume_from={output.path.name}, or delete the checkpoints added since"
+            f"{chosen.name}: start a new run with train.resume_from={output.path.name}, or delete the checkpoints "
+            "added since"
         )
     size = sum(file["size"] for file in export["files"])
     _copy_export(output.export, destination, size)

@@ -11,10 +11,7 @@ from kubetrain_components import IMAGE_NAME
 def evaluate_model(
     framework: str,
     dataset: dict,
-    output_claim: str,
-    train_config: dict,
-    min_accuracy: float,
-    gate: str,
+    run: dict,
     placement: dict,
     latest: dict,
     reused: dict,
@@ -32,10 +29,7 @@ def evaluate_model(
     Args:
         framework: pytorch or tensorflow.
         dataset: Dataset version to evaluate on, and how pods mount it.
-        output_claim: PVC for the output.
-        train_config: Training settings.
-        min_accuracy: Minimum accuracy on the test split; 0: no minimum.
-        gate: Conditions that the model must meet to be published.
+        run: Settings of the run, by group.
         placement: Placement settings of the evaluation's pod.
         latest: Where to fetch the latest published model, if the gate compares with it; else empty.
         reused: Published, already evaluated model if training was skipped; else empty.
@@ -57,13 +51,14 @@ def evaluate_model(
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.run.dataset_place import DatasetPlace
-    from kubetrain_components.run.gate import Latest, latest_of, parse_gate
+    from kubetrain_components.run.gate import Latest, latest_of
     from kubetrain_components.run.metrics_artifact import log_numbers, show_numbers
+    from kubetrain_components.run.request import parameters_of
     from kubetrain_components.run.site import this_site
     from kubetrain_components.run.transfer_container import place_latest
-    from kubetrain_trainer.settings.config import TrainConfig
 
-    wanted = parse_gate(gate, min_accuracy, TrainConfig.from_dict(train_config))
+    asked = parameters_of(run, pipeline=pipeline, run_id=run_id)
+    wanted = asked.parsed_gate
     if reused:  # the model itself is the latest
         print(f"{reused['uri']} was already evaluated by run {reused['run_id']}")
         log_numbers(test_metrics, reused["metrics"])
@@ -80,7 +75,7 @@ def evaluate_model(
         dataset_files=place.files,
         manifest_sha256=model.metadata["manifest_sha256"],
         placement=place_latest(Placement.from_dict(placement), latest),
-        mounts=site.mounts(place, output_claim),
+        mounts=site.mounts(place, asked.storage.output_claim),
     )
     with (
         site.stage("evaluate_model", run_id) as stage,

@@ -68,7 +68,9 @@ def evaluate_model(
         run_job(evaluation_job(request, output), backend, on_line)
     evaluation = output.read_evaluation()
     if not evaluation["metrics"]:
-        print("the model is not evaluated: your code wrote no metrics.json, and entry has no evaluation", flush=True)
+        print(
+            "the model is not evaluated: your code wrote no metrics.json, and train.entry has no evaluation", flush=True
+        )
     for line in (*describe_unanswered(evaluation), *describe_comparison(evaluation)):
         print(line, flush=True)
     if evaluation["manifest_sha256"] != request.manifest_sha256:

@@ -28,7 +28,7 @@ from kubetrain_trainer.some_of import some_of
 HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
 
 
-def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
+def run_report(run: Mapping[str, Any], config: dict[str, Any], output: TrainingOutput | None) -> str:
     """Return the report of a succeeded, failed or stopped run, from its run.json and its training output."""
     failed_stage = next((stage["name"] for stage in run["stages"] if stage["status"] != "finished"), "")
     headline = HEADLINES[run["status"]] + (f" in {failed_stage}" if failed_stage else "")
@@ -42,11 +42,17 @@ def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
             "facts": _run_facts(run),
             "timeline": _timeline(run["stages"]),
             "time": time_rows(reported_time(run["training"], output)),
-            "parameters": {**run["parameters"], "run_id": run["run_id"], "workspace": run["workspace"]},
-            "config": run["config"],
+            "parameters": {"run_id": run["run_id"], "workspace": run["workspace"]} | _other_settings(run),
+            "config": shareable(config),
         },
         output,
     )
+
+
+def _other_settings(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the run that are none of its training."""
+    of_training = {TrainConfig.public_name(name) for name in TrainConfig.names()}
+    return {name: value for name, value in run["settings"].items() if name not in of_training}
 
 
 def training_report(output: TrainingOutput, refusal: str = "") -> str:
@@ -85,8 +91,8 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
         **{**page, "headline": _headline(page, evaluation), "facts": [*page["facts"], *slow_processes(rows)]},
         **evaluation,
         curves=_curves(rows, page["config"]),
-        changed={name: value for name, value in config if value != defaults.get(name)},
-        unchanged={name: value for name, value in config if value == defaults.get(name)},
+        changed={TrainConfig.public_name(name): value for name, value in config if value != defaults.get(name)},
+        unchanged={TrainConfig.public_name(name): value for name, value in config if value == defaults.get(name)},
     )
 
 

@@ -26,7 +26,7 @@ from kubetrain_components.expose_dataset.storage_facts import claim_size, volume
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
-MAKE_ROOM = "delete it if it is no longer needed, or set staging_claim to another PVC"
+MAKE_ROOM = "delete it if it is no longer needed, or set storage.staging_claim to another PVC"
 
 
 class ClaimAction(StrEnum):
@@ -53,7 +53,7 @@ def decide_reuse(exposure: Exposure, found: Manifest | None) -> ClaimDecision:
         action = ClaimAction.WAIT if exposure.creates_claim else ClaimAction.REFUSE
         return ClaimDecision(action, f"{name} is being deleted: it can be created again once no pod mounts it")
     if (mismatch := next(_mismatches(exposure, found), None)) is not None:
-        remedy = MAKE_ROOM if exposure.creates_claim else "name another PVC, or choose another exposure"
+        remedy = MAKE_ROOM if exposure.creates_claim else "name another PVC, or choose another storage.exposure"
         return ClaimDecision(ClaimAction.REFUSE, f"{name} {mismatch}: {remedy}")
     return _decide_by_phase(exposure, (found.get("status") or {}).get("phase", "Unknown"))
 
@@ -67,7 +67,7 @@ def _decide_missing(exposure: Exposure) -> ClaimDecision:
     if exposure.creates_claim:
         return ClaimDecision(ClaimAction.CREATE, f"creating PVC {exposure.claim}")
     setting = "static_claim" if exposure.mode is ExposureMode.STATIC else "staging_claim"
-    reason = f"this namespace has no PVC {exposure.claim}: create it, or correct {setting}"
+    reason = f"this namespace has no PVC {exposure.claim}: create it, or correct storage.{setting}"
     return ClaimDecision(ClaimAction.REFUSE, reason)
 
 

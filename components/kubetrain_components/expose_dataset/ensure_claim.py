@@ -27,10 +27,10 @@ class WantedClaim:
 
     def __post_init__(self) -> None:
         if not whole_amount(self.size):
-            raise InvalidSetting(f"{self.purpose}_size is {self.size}: set the size that the PVC is created with")
-        check_object_name(f"{self.purpose}_claim", self.name)
+            raise InvalidSetting(f"storage.{self.purpose}_size is {self.size}: set the size to create the PVC with")
+        check_object_name(f"storage.{self.purpose}_claim", self.name)
         if self.storage_class:
-            check_object_name("storage_class", self.storage_class)
+            check_object_name("storage.class", self.storage_class)
 
     def manifest(self) -> Manifest:
         """Return the PVC's manifest, without an owner because the PVC outlives the run."""
@@ -59,8 +59,8 @@ def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
             waiting.poll(f"{wanted.purpose} PVC {wanted.name} cannot be created yet")
     for objection in objections(found):
         raise InvalidSetting(
-            f"{wanted.purpose} PVC {wanted.name} {objection}: set {wanted.purpose}_claim to another PVC, or delete "
-            "this one if it is no longer needed, and the run creates it again"
+            f"{wanted.purpose} PVC {wanted.name} {objection}: set storage.{wanted.purpose}_claim to another PVC, or "
+            "delete this one if it is no longer needed, and the run creates it again"
         )
     return found
 

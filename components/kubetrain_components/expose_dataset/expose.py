@@ -58,11 +58,12 @@ class ExposureRequest:
         if not DIGEST.fullmatch(self.digest):
             raise InvalidSetting(f"dataset digest '{self.digest}' must be 16 hex digits, as in the version's name")
         if self.static_claim:
-            check_object_name("static_claim", self.static_claim)
+            check_object_name("storage.static_claim", self.static_claim)
         if bool(self.static_claim) != (self.mode is ExposureMode.STATIC):
             raise InvalidSetting(
-                f"exposure '{self.mode}' and static_claim '{self.static_claim}' do not fit together: set static_claim, "
-                "the name of the administrator's ReadOnlyMany PVC, for exposure static and for no other"
+                f"storage.exposure '{self.mode}' and storage.static_claim '{self.static_claim}' do not fit together: "
+                "set storage.static_claim, the name of the administrator's ReadOnlyMany PVC, for exposure static and "
+                "for no other"
             )
 
 
@@ -129,7 +130,7 @@ def plan_exposure(request: ExposureRequest, storage: StorageFacts) -> Exposure:
     else:
         mode, reason = request.mode, "as configured"
         if (objection := _objection(mode, storage)) is not None:
-            raise CannotExpose(f"exposure '{mode}' cannot work: {objection}", _remedy(storage))
+            raise CannotExpose(f"storage.exposure '{mode}' cannot work: {objection}", _remedy(storage))
     return Exposure(request=request, storage=storage, mode=mode, reason=reason)
 
 
@@ -159,7 +160,7 @@ def _choose(storage: StorageFacts) -> tuple[ExposureMode, str]:
         return ExposureMode.SHARED, f"{why}, and the staging PVC '{storage.staging_claim}' is ReadWriteMany"
     if no_clone is None:
         return ExposureMode.CLONE, f"{why}, and the staging PVC '{storage.staging_claim}' is not ReadWriteMany"
-    raise CannotExpose(f"exposure 'auto' found no mode that works: {no_clone}", _remedy(storage))
+    raise CannotExpose(f"storage.exposure 'auto' found no mode that works: {no_clone}", _remedy(storage))
 
 
 def _objection(mode: ExposureMode, storage: StorageFacts) -> str | None:
@@ -182,8 +183,8 @@ def _objection(mode: ExposureMode, storage: StorageFacts) -> str | None:
 def _remedy(storage: StorageFacts) -> str:
     for mode in (ExposureMode.CLONE, ExposureMode.SHARED):
         if _objection(mode, storage) is None:
-            return f"set exposure to {mode}"
+            return f"set storage.exposure to {mode}"
     return (
-        "use a ReadWriteMany staging PVC, or ask the administrator for a ReadOnlyMany PVC over the same storage, "
-        "then set exposure to static and static_claim to the PVC's name"
+        "use a ReadWriteMany staging PVC, or ask the administrator for a ReadOnlyMany PVC over the same storage, then "
+        "set storage.exposure to static and storage.static_claim to the PVC's name"
     )

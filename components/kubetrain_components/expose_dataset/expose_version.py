@@ -57,7 +57,10 @@ def expose_version(
     """
     exposure = plan_exposure(request, storage_facts(staging_claim, claims))
     say(str(exposure))
-    remedy = f"check `kubectl describe pvc {exposure.claim}`, raise expose_seconds, or choose another exposure"
+    remedy = (
+        f"check `kubectl describe pvc {exposure.claim}`, raise storage.expose_seconds, or choose another "
+        "storage.exposure"
+    )
     waiting = Waiting(say, timeout_seconds, remedy)
     while (reason := _advance(exposure, claims, say)) is not None:
         waiting.poll(reason)

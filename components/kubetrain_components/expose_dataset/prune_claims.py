@@ -1,4 +1,4 @@
-"""Delete the exposed PVCs that are no longer needed."""
+"""Delete the exposed PVCs that nothing needs any more."""
 
 from datetime import UTC, datetime
 

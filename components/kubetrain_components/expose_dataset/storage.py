@@ -1,4 +1,4 @@
-"""The storage settings of a run on a cluster: its PVCs, and how pods mount them. One JSON object."""
+"""The storage settings of a run on a cluster: its PVCs, and how pods mount them."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,20 +10,29 @@ from kubetrain_trainer.settings.base import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Storage(Settings):
-    PARAMETER: ClassVar[str] = "storage"
+    GROUP: ClassVar[str] = "storage"
 
-    staging_claim: str = setting("kubetrain-staging", "PVC for dataset versions; created if missing")
-    staging_size: str = setting("100Gi", "size of the staging PVC if it is created; more than the dataset's size")
-    output_claim: str = setting("kubetrain-output", "PVC for checkpoints and models; created if missing")
+    staging_claim: str = setting("kubetrain-staging", "PVC for dataset versions; created if missing", in_form=True)
+    staging_size: str = setting(
+        "100Gi", "size of the staging PVC if it is created; more than the dataset's size", in_form=True
+    )
+    output_claim: str = setting("kubetrain-output", "PVC for checkpoints and models; created if missing", in_form=True)
     output_size: str = setting("100Gi", "size of the output PVC if it is created")
     output_access_mode: str = setting(
         "ReadWriteMany", "access mode of the output PVC if it is created", choices=("ReadWriteMany", "ReadWriteOnce")
     )
-    storage_class: str = setting("", "storage class of both PVCs if they are created; empty: the cluster's default")
-    exposure: str = setting("auto", "how training pods get read-only access to a version", choices=tuple(ExposureMode))
+    storage_class: str = setting(
+        "",
+        "storage class of both PVCs if they are created; empty: the cluster's default",
+        name="storage.class",
+        in_form=True,
+    )
+    exposure: str = setting(
+        "auto", "how training pods get read-only access to a version", choices=tuple(ExposureMode), in_form=True
+    )
     static_claim: str = setting("", "read-only PVC over the staging PVC's storage, for exposure static")
     expose_seconds: int = setting(3600, "timeout in seconds for filling the PVC of a dataset version", minimum=1)
-    transfer: dict[str, Any] = setting({}, "placement settings for the transfer pod")
+    transfer: dict[str, Any] = setting({}, "settings of pods that differ for the pod of a transfer")
     keep_versions: int = setting(3, "minimum number of versions to keep of each source", minimum=1)
 
     @property

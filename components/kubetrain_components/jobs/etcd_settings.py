@@ -39,7 +39,7 @@ class Endpoint:
         if found is None or not 0 < int(found["port"] or PORT) < 2**16:
             shown = "the one given" if "@" in text else f"'{text}'"  # it may hold a password
             raise InvalidSetting(
-                f"endpoint of rendezvous must be HOST:PORT, http://HOST:PORT or https://HOST:PORT, not {shown}: "
+                f"pods.rendezvous.endpoint must be HOST:PORT, http://HOST:PORT or https://HOST:PORT, not {shown}: "
                 "torchrun takes one address without user, password or path"
             )
         return cls(found["protocol"] or "http", found["host"], int(found["port"] or PORT))
@@ -57,31 +57,34 @@ def check_rendezvous(
     """
     has_tls = bool(endpoint) and Endpoint.parse(endpoint).protocol == "https"
     if backend not in BACKENDS:
-        raise InvalidSetting(f"backend of rendezvous cannot be '{backend}': {did_you_mean(backend, BACKENDS)}")
+        raise InvalidSetting(f"pods.rendezvous.backend cannot be '{backend}': {did_you_mean(backend, BACKENDS)}")
     if endpoint and backend != ETCD_BACKEND:
-        raise InvalidSetting(f"endpoint '{endpoint}' of rendezvous has no effect: set backend to {ETCD_BACKEND}")
+        raise InvalidSetting(f"pods.rendezvous.endpoint '{endpoint}' has no effect: set backend to {ETCD_BACKEND}")
     if backend == ETCD_BACKEND and not endpoint and not image:
-        raise InvalidSetting("image of rendezvous is empty: set it to an image of etcd 3.4 or 3.5, or set endpoint")
+        raise InvalidSetting("pods.rendezvous.image is empty: set it to an image of etcd 3.4 or 3.5, or set endpoint")
     for name in WHOLE_NUMBERS:
         if name in conf and not (str(conf[name]).isdecimal() and int(conf[name])):
-            raise InvalidSetting(f"rendezvous {name} must be a whole number above 0, not '{conf[name]}'")
+            raise InvalidSetting(f"pods.rendezvous.{name} must be a whole number above 0, not '{conf[name]}'")
     if "protocol" in conf:
-        raise InvalidSetting("rendezvous must not set protocol: write endpoint as https://HOST:PORT")
+        raise InvalidSetting("pods.rendezvous must not set protocol: write endpoint as https://HOST:PORT")
     files = {name: str(conf[name]) for name in (CA, CERTIFICATE, KEY) if name in conf}
     if files and not has_tls:
-        raise InvalidSetting(f"rendezvous {min(files)} has no effect without TLS: set endpoint to https://HOST:PORT")
+        raise InvalidSetting(
+            f"pods.rendezvous.{min(files)} has no effect without TLS: set endpoint to https://HOST:PORT"
+        )
     for name, path in files.items():
         if not path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise InvalidSetting(
-                f"rendezvous {name} must be the absolute path, without .., of a file in the pods: mount a secret in pod"
+                f"pods.rendezvous.{name} must be the absolute path, without .., of a file in the pods: mount a secret "
+                "in pods.pod"
             )
         if name != CA and not _is_secret(path, volumes, mounts):
             raise InvalidSetting(
-                f"rendezvous {name} '{path}' is not in a mounted secret, and a key must not be in an image or on a "
-                "shared volume: mount one in pod"
+                f"pods.rendezvous.{name} '{path}' is not in a mounted secret, and a key must not be in an image or on "
+                "a shared volume: mount one in pods.pod"
             )
     if KEY in files and CERTIFICATE not in files:
-        raise InvalidSetting(f"rendezvous {KEY} has no effect without {CERTIFICATE}: set both")
+        raise InvalidSetting(f"pods.rendezvous.{KEY} has no effect without {CERTIFICATE}: set both")
 
 
 def _is_secret(file: str, volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]]) -> bool:

@@ -99,7 +99,7 @@ def _last_failure(failure: JobFailed) -> JobFailed:
         return failure
     return JobFailed(
         f"{failure}; no attempts are left after {MAX_ATTEMPTS_WITHOUT_PROGRESS} without a new step: repair "
-        f"{some_of(failure.bad_nodes)} and start a new run, or leave out preflight=avoid to train there",
+        f"{some_of(failure.bad_nodes)} and start a new run, or leave out train.preflight=avoid to train there",
         failure.log_tail,
     )
 
@@ -238,8 +238,8 @@ def _check_is_ours(job: Job, found: JobState, *, any_spec: bool = False) -> None
             "ID, or delete that job and start again"
         )
     raise JobNotOurs(
-        f"job {found.handle.name} already exists: it belongs to run {run_id}, not to run "
-        f"{job.identity.run_id}: start a new run, or delete that job if it is not needed"
+        f"job {found.handle.name} already exists: it belongs to run {run_id}, not to run {job.identity.run_id}: start "
+        "a new run, or delete that job if it is not needed"
     )
 
 
@@ -275,7 +275,7 @@ class Waiting:
             now = self._clock()
             waited, last = waited + (0.0 if state.is_after_gap else now - last), now
             if waited > self._job.placement.start_seconds:
-                raise JobFailed(f"job {handle.name} {what} took more than start_seconds: {_obstacles(state)}")
+                raise JobFailed(f"job {handle.name} {what} took more than pods.start_seconds: {_obstacles(state)}")
 
     def for_pods(self, pods: Sequence[str]) -> None:
         """Wait a moment for pods whose job is gone: its deletion ends them late, and `--cascade=orphan` never."""
@@ -285,7 +285,7 @@ class Waiting:
             self._on_line(LogLine(self._job.lead, f"waiting until {what} have ended"))
         if self._clock() - self._pods_since > self._job.placement.start_seconds:
             remedy = "delete them with kubectl, with --force if their node is lost"
-            raise JobFailed(f"{what} have not ended within start_seconds: {remedy}")
+            raise JobFailed(f"{what} have not ended within pods.start_seconds: {remedy}")
         time.sleep(POLL_SECONDS)
 
 

@@ -45,7 +45,7 @@ def print_line(line: LogLine) -> None:
         _write(f"[{line.pod}] {line.text}\n")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        log.warning("stdout is closed, so the log is no longer shown; the job continues")
+        log.warning("stdout is closed, so the log is not shown any more; the job continues")
 
 
 def _write(text: str) -> None:

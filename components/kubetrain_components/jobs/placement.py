@@ -1,4 +1,4 @@
-"""Placement: where and how a job's pods run, as one JSON object. jobs/kubernetes/ turns it into manifests."""
+"""Placement: where and how a job's pods run. jobs/kubernetes/ turns it into manifests."""
 
 import re
 from collections.abc import Mapping
@@ -29,24 +29,28 @@ ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.35"
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Settings):
-    PARAMETER: ClassVar[str] = "placement"
+    GROUP: ClassVar[str] = "pods"
 
-    image: str = setting("", "image of the pods; empty: kubetrain's own")
+    image: str = setting("", "image of the pods; empty: kubetrain's own", in_form=True)
     pod: dict[str, Any] = setting(
         {},
         "patch of the pod template in Kubernetes' format, for what has no setting: labels and annotations, affinity, "
         "tolerations, priority, volumes, other containers and so on. The container that trains is named main",
     )
-    cpu: str = setting("1", "CPU request of a pod; without GPUs also the number of threads of its processes together")
-    memory: str = setting("4Gi", "memory request of a pod, which includes /dev/shm")
-    gpus: int = setting(0, "GPUs of a pod", minimum=0)
+    cpu: str = setting(
+        "1", "CPU request of a pod; without GPUs also the number of threads of its processes together", in_form=True
+    )
+    memory: str = setting("4Gi", "memory request of a pod, which includes /dev/shm", in_form=True)
+    gpus: int = setting(0, "GPUs of a pod", minimum=0, in_form=True)
     gpu_resource: str = setting("nvidia.com/gpu", "resource name of a GPU in the cluster")
     rdma: dict[str, Any] = setting(
         {},
         'RDMA devices of a pod by resource name, such as {"rdma/rdma_shared_device_a": 1}; the pod then runs as root, '
-        "because other users may not lock memory. If your nodes allow it to all users, request the devices in pod",
+        "because other users may not lock memory. If your nodes allow it to all users, request the devices in pods.pod",
     )
-    shm_size: str = setting("1Gi", "size of /dev/shm, through which data loader processes and NCCL share data")
+    shm_size: str = setting(
+        "1Gi", "size of /dev/shm, through which data loader processes and NCCL share data", in_form=True
+    )
 
     network: str = setting(
         "", "NCCL settings for this type of network; empty: none", choices=("", "ethernet", "infiniband")
@@ -112,24 +116,26 @@ class Placement(Settings):
         check_pod(self.pod)
         check_env(self.env, self.secret_env)
         check_rdma(self.rdma)
-        check_shape("scale_metrics", self.scale_metrics, [{}])
+        check_shape("pods.scale_metrics", self.scale_metrics, [{}])
         _check_names(self)
         for name in QUANTITIES:
-            _check_quantity(name, getattr(self, name))
+            _check_quantity(f"pods.{name}", getattr(self, name))
         for name in ("cpu", "memory"):
-            _check_limit(name, getattr(self, name), str(self.limits.get(name, "")))
-        check_texts("nccl", self.nccl)
+            _check_limit(f"pods.{name}", getattr(self, name), str(self.limits.get(name, "")))
+        check_texts("pods.nccl", self.nccl)
         for name in self.nccl:
             _check_nccl(name)
-        check_texts("rendezvous", self.rendezvous)
+        check_texts("pods.rendezvous", self.rendezvous)
         etcd = (self.rdzv_backend, self.rdzv_endpoint, self.etcd_image)
         check_rendezvous(*etcd, self.rdzv_conf, self.spec.get("volumes") or [], self.main.get("volumeMounts") or [])
         if self.queue and self.scheduler not in ("volcano", "kueue"):
-            raise InvalidSetting(f"queue '{self.queue}' has no effect: set scheduler to volcano or kueue")
+            raise InvalidSetting(f"pods.queue '{self.queue}' has no effect: set pods.scheduler to volcano or kueue")
         if (own := self.spec.get("schedulerName")) and self.scheduler in ("volcano", "scheduler-plugins"):
-            raise InvalidSetting(f"scheduler {self.scheduler} places the pods itself: remove schedulerName '{own}'")
+            raise InvalidSetting(
+                f"pods.scheduler {self.scheduler} places the pods itself: remove schedulerName '{own}'"
+            )
         if self.scheduler == "kueue" and not self.queue:
-            raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
+            raise InvalidSetting("pods.scheduler kueue needs a LocalQueue: set pods.queue to its name")
 
     @property
     def rdzv_backend(self) -> str:
@@ -249,11 +255,11 @@ def is_rdma(resource: str) -> bool:
 
 
 def _check_names(placement: Placement) -> None:
-    for setting_name, image in (("image", placement.image), ("image of rendezvous", placement.etcd_image)):
+    for setting_name, image in (("pods.image", placement.image), ("pods.rendezvous.image", placement.etcd_image)):
         if image:
             check_image(setting_name, image)
     if placement.queue:
-        check_object_name("queue", placement.queue)
+        check_object_name("pods.queue", placement.queue)
 
 
 def _check_quantity(name: str, value: str) -> None:
@@ -273,9 +279,11 @@ def _check_limit(name: str, request: str, limit: str) -> None:
 
 def _check_nccl(name: str) -> None:
     if name == "NCCL_TIMEOUT":
-        raise InvalidSetting("NCCL_TIMEOUT has no effect: set nccl_timeout_seconds of the training")
+        raise InvalidSetting("NCCL_TIMEOUT has no effect: set train.nccl_timeout_seconds")
     if not NCCL_NAMES.fullmatch(name):
-        raise InvalidSetting(f"nccl accepts only names that begin with NCCL_, not '{name}': set other variables in env")
+        raise InvalidSetting(
+            f"pods.nccl accepts only names that begin with NCCL_, not '{name}': set others in pods.env"
+        )
 
 
 def processes_in_pod(framework: str, wanted: int, placement: Placement, entry: Mapping[str, Any]) -> int:
@@ -293,13 +301,13 @@ def processes_in_pod(framework: str, wanted: int, placement: Placement, entry: M
     gpus = placement.gpu_count
     if wanted > gpus > 0:
         raise InvalidSetting(
-            f"processes_per_worker is {wanted}, but a pod has {gpus} GPUs, and each process needs its own: raise gpus, "
-            "or leave processes_per_worker out"
+            f"pods.processes is {wanted}, but a pod has {gpus} GPUs, and each process needs its own: raise pods.gpus, "
+            "or leave pods.processes out"
         )
     if 0 < wanted < gpus and not entry:
         raise InvalidSetting(
-            f"processes_per_worker is {wanted}, so {gpus - wanted} of a pod's {gpus} GPUs would be idle: leave it out "
-            "to use all, or lower gpus"
+            f"pods.processes is {wanted}, so {gpus - wanted} of a pod's {gpus} GPUs would be idle: leave it out to use "
+            "all, or lower pods.gpus"
         )
     return wanted or max(1, gpus)
 
@@ -307,6 +315,6 @@ def processes_in_pod(framework: str, wanted: int, placement: Placement, entry: M
 def _check_single(framework: str, wanted: int) -> None:
     if framework == "tensorflow" and wanted > 1:
         raise InvalidSetting(
-            f"processes_per_worker is {wanted}, but a TensorFlow process uses every GPU of its pod: leave it out and "
-            "raise workers"
+            f"pods.processes is {wanted}, but a TensorFlow process uses every GPU of its pod: leave it out and raise "
+            "pods.workers"
         )

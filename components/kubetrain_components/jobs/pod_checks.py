@@ -51,14 +51,14 @@ SPEC = {
     *("subdomain", "ephemeralContainers"),
 }
 ELSEWHERE = {
-    **{"restartPolicy": "set restart_policy", "hostNetwork": "set host_network"},
-    "terminationGracePeriodSeconds": "set grace_seconds",
-    "activeDeadlineSeconds": "set deadline_seconds",
+    **{"restartPolicy": "set pods.restart_policy", "hostNetwork": "set pods.host_network"},
+    "terminationGracePeriodSeconds": "set pods.grace_seconds",
+    "activeDeadlineSeconds": "set pods.deadline_seconds",
 }
 """Fields of a pod's spec that other settings decide."""
 ELSEWHERE_IN_MAIN = {
-    **dict.fromkeys(("command", "args"), "set entry"),
-    **{"image": "set image", "env": "set env, secret_env or nccl"},
+    **dict.fromkeys(("command", "args"), "set train.entry"),
+    **{"image": "set pods.image", "env": "set pods.env, pods.secret_env or pods.nccl"},
 }
 """Fields of the main container that other settings decide."""
 QUALIFIED_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
@@ -73,37 +73,37 @@ def check_pod(pod: Mapping[str, Any]) -> None:
     """
     for name in pod:
         if name not in POD:
-            raise InvalidSetting(f"pod has no field '{name}': {did_you_mean(name, POD)}")
-    check_shape("pod", pod, POD)
+            raise InvalidSetting(f"pods.pod has no field '{name}': {did_you_mean(name, POD)}")
+    check_shape("pods.pod", pod, POD)
     spec = pod.get("spec") or {}
     for problem in (*_metadata_problems(pod), *_spec_problems(spec)):
         raise InvalidSetting(problem)
     for field in (field for field in OBJECTS if spec.get(field)):
-        check_object_name(f"pod.spec.{field}", str(spec[field]))
+        check_object_name(f"pods.pod.spec.{field}", str(spec[field]))
 
 
 def _metadata_problems(pod: Mapping[str, Any]) -> Iterator[str]:
     for field, values in (pod.get("metadata") or {}).items():
         if field not in POD["metadata"]:
-            yield f"pod.metadata.{field} cannot be set: only labels and annotations can"
+            yield f"pods.pod.metadata.{field} cannot be set: only labels and annotations can"
         else:
-            check_texts(f"pod.metadata.{field}", values)
+            check_texts(f"pods.pod.metadata.{field}", values)
 
 
 def _spec_problems(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in spec:
         if field in ELSEWHERE:
-            yield f"pod.spec.{field} cannot be set there: {ELSEWHERE[field]}"
+            yield f"pods.pod.spec.{field} cannot be set there: {ELSEWHERE[field]}"
         if field not in SPEC:
-            yield f"pod.spec has no field '{field}': {did_you_mean(field, SPEC)}"
-    check_texts("pod.spec.nodeSelector", spec.get("nodeSelector") or {})
+            yield f"pods.pod.spec has no field '{field}': {did_you_mean(field, SPEC)}"
+    check_texts("pods.pod.spec.nodeSelector", spec.get("nodeSelector") or {})
     main = named(spec.get("containers"), MAIN)
     for field in (field for field in main if field in ELSEWHERE_IN_MAIN):
-        yield f"pod cannot set {field} of the main container: {ELSEWHERE_IN_MAIN[field]}"
+        yield f"pods.pod cannot set {field} of the main container: {ELSEWHERE_IN_MAIN[field]}"
     yield from _resource_problems(main.get("resources") or {})
     for container in spec.get("containers") or []:
         if container["name"] != MAIN and not container.get("image"):
-            yield f"container {container['name']} of pod has no image: name the container that trains '{MAIN}'"
+            yield f"container {container['name']} of pods.pod has no image: name the container that trains '{MAIN}'"
 
 
 def _resource_problems(resources: Mapping[str, Any]) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _resource_problems(resources: Mapping[str, Any]) -> Iterator[str]:
             if not QUANTITY.fullmatch(str(value)):
                 yield f"{kind} of {name} '{value}' is not a Kubernetes quantity: write it like 500m, 4 or 16Gi"
             elif name in STANDARD[:2] and (kind == "requests" or not amount(str(value))):
-                own = f"pod cannot request {name}: set {name} itself"
+                own = f"pods.pod cannot request {name}: set pods.{name}"
                 yield own if kind == "requests" else f"the limit of {name} is {value}: set more, or none"
 
 
@@ -149,16 +149,16 @@ def check_texts(name: str, values: Mapping[str, Any]) -> None:
 def check_env(values: Mapping[str, Any], secrets: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, dict):
-            check_shape(f"env.{name}", value, FROM_SOURCE)
-    check_texts("env", {name: value for name, value in values.items() if not isinstance(value, dict)})
+            check_shape(f"pods.env.{name}", value, FROM_SOURCE)
+    check_texts("pods.env", {name: value for name, value in values.items() if not isinstance(value, dict)})
     for name, source in secrets.items():
         if not QUALIFIED_NAME.fullmatch(str(source)):
-            raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
+            raise InvalidSetting(f"pods.secret_env {name} must be SECRET/KEY, not '{source}'")
 
 
 def check_rdma(counts: Mapping[str, Any]) -> None:
     for name, count in counts.items():
         if not QUALIFIED_NAME.fullmatch(name):
-            raise InvalidSetting(f"rdma needs resource names with a domain, such as rdma/hca, not '{name}'")
+            raise InvalidSetting(f"pods.rdma needs resource names with a domain, such as rdma/hca, not '{name}'")
         if type(count) is not int or count < 1:
-            raise InvalidSetting(f"rdma {name} must be a whole number above 0, not {count!r}")
+            raise InvalidSetting(f"pods.rdma {name} must be a whole number above 0, not {count!r}")

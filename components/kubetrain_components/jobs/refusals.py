@@ -22,14 +22,14 @@ REFUSALS = (
     Refusal(
         "exceeded quota",
         TroubleKind.QUOTA,
-        "request less with cpu, memory, gpus, or raise the quota: see the quota check",
+        "request less with pods.cpu, pods.memory, pods.gpus, or raise the quota: see the quota check",
     ),
     Refusal(f'violates PodSecurity.*"{INIT_CONTAINER}"', TroubleKind.INIT_CONTAINER),
     Refusal(
         "violates PodSecurity",
         TroubleKind.POD_SECURITY,
-        "turn off the settings that it names, such as host_network, rdma and volumes, or, if a run needs them:\n"
-        "kubectl label namespace {namespace} " + ENFORCED + "=privileged --overwrite",
+        "turn off the settings that it names, such as pods.host_network, pods.rdma and volumes, or, if a run needs "
+        "them:\nkubectl label namespace {namespace} " + ENFORCED + "=privileged --overwrite",
     ),
     Refusal(  # a new namespace may lack its account for a moment
         r'serviceaccounts? "?([\w.-]+)"? not found',
@@ -39,7 +39,7 @@ REFUSALS = (
     Refusal(
         r"no PriorityClass with name ([\w.-]+)",
         TroubleKind.CONFIGURATION,
-        "kubectl create priorityclass {0} --value=1000\nor set priorityClassName of pod to another one",
+        "kubectl create priorityclass {0} --value=1000\nor set priorityClassName of pods.pod to another one",
     ),
     Refusal(
         "failed quota: [^:]*: must specify (.*ephemeral.*)",
@@ -49,12 +49,12 @@ REFUSALS = (
     Refusal(
         "failed quota: [^:]*: must specify (.*)",
         TroubleKind.REFUSED,
-        "the quota requires {0} on every pod: set limits of main in pod",
+        "the quota requires {0} on every pod: set limits of main in pods.pod",
     ),
     Refusal(
         "(maximum|minimum) (cpu|memory|[\\w./-]+) usage per",
         TroubleKind.REFUSED,
-        "--set {1}=…, or change the limits: kubectl -n {namespace} edit limitrange",
+        "--set pods.{1}=…, or change the limits: kubectl -n {namespace} edit limitrange",
     ),
     Refusal("is forbidden|denied the request|is invalid", TroubleKind.REFUSED),
 )

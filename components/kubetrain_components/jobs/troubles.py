@@ -23,17 +23,18 @@ class TroubleTraits:
 class TroubleKind(Enum):
     UNSCHEDULABLE = TroubleTraits(
         "cannot be scheduled",
-        "request less, or change nodeSelector, affinity or tolerations of pod, preflight=avoid, or the nodes",
+        "request less, or change nodeSelector, affinity or tolerations of pods.pod, train.preflight=avoid, or the "
+        "nodes",
     )
     SCHEDULER = TroubleTraits(
         "no scheduler has looked at it",
-        "check that this scheduler runs, or change schedulerName of pod",
+        "check that this scheduler runs, or change schedulerName of pods.pod",
         notice_seconds=30,
     )
     IMAGE_PULL = TroubleTraits(  # a registry may be down for a moment
-        "its image cannot be pulled", "correct image, or set imagePullSecrets of pod", timeout_seconds=120
+        "its image cannot be pulled", "correct pods.image, or set imagePullSecrets of pods.pod", timeout_seconds=120
     )
-    BAD_IMAGE_NAME = TroubleTraits("its image name is invalid", "correct image", timeout_seconds=0)
+    BAD_IMAGE_NAME = TroubleTraits("its image name is invalid", "correct pods.image", timeout_seconds=0)
     CONFIGURATION = TroubleTraits(  # someone may be about to create a secret
         "something that it refers to is missing",
         "create what is missing in this namespace, or correct its name",
@@ -49,12 +50,14 @@ class TroubleKind(Enum):
     )
     INIT_CONTAINER = TroubleTraits(
         "Pod Security rejects the init container that the operator adds to Workers of a job with a Master",
-        "set launcher to job, apply deploy/operator, or set min_workers to the value of workers to have no Master",
+        "set pods.launcher to job, apply deploy/operator, or set pods.min_workers to the value of pods.workers to have "
+        "no Master",
         timeout_seconds=10,
     )
     POD_SECURITY = TroubleTraits(
         "Pod Security rejects its pods",
-        "remove host_network, rdma or the rejected volumes, or use a namespace that enforces a less strict level",
+        "remove pods.host_network, pods.rdma or the rejected volumes, or use a namespace that enforces a less strict "
+        "level",
         timeout_seconds=10,
     )
     REFUSED = TroubleTraits("the cluster rejects its pods", "correct what the message names", timeout_seconds=10)
@@ -70,13 +73,13 @@ class TroubleKind(Enum):
     )
     NEVER_ADMITTED = TroubleTraits(
         "the queue will never admit it",
-        "request less, change what the queue refuses, or set another queue in placement",
+        "request less, change what the queue refuses, or set another pods.queue",
         notice_seconds=5,
         is_hopeless=True,
     )
     SUSPENDED = TroubleTraits(
         "is suspended, but in no queue",
-        "resume it, or set scheduler and queue in placement if your cluster admits jobs from queues only",
+        "resume it, or set pods.scheduler and pods.queue if your cluster admits jobs from queues only",
     )
     OPERATOR = TroubleTraits(
         "has not been taken up by its operator",
@@ -85,7 +88,7 @@ class TroubleKind(Enum):
     )
     LINGERING = TroubleTraits(
         "a container beside the main one does not end",
-        "keep it from being injected (annotations and labels in placement), make it a native sidecar, or let it end",
+        "keep it from being injected (annotations and labels of pods.pod), make it a native sidecar, or let it end",
         notice_seconds=10,
     )
     DELETING = TroubleTraits(

@@ -23,48 +23,31 @@ from kubetrain_components import IMAGE_NAME
 def launch_training(
     framework: str,
     dataset: dict,
-    output_claim: str,
-    train_config: dict,
-    workers: int,
-    min_workers: int,
-    processes_per_worker: int,
-    placement: dict,
+    run: dict,
     reused: dict,
     pipeline: str,
     run_id: str,
     task_config: dsl.TaskConfig,
     training: dsl.Output[dsl.Markdown],
-    launcher: str = "auto",
-    max_workers: int = 0,
-    evaluation_placement: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict, reused=dict):
     """Train in several pods and follow them until they finish.
 
     Args:
         framework: pytorch or tensorflow.
         dataset: Dataset version to train on, and how pods mount it.
-        output_claim: PVC for checkpoints and logs.
-        train_config: Training settings.
-        workers: Number of training pods, including the Master (PyTorch) or Chief (TensorFlow).
-        min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
-        processes_per_worker: PyTorch processes in each pod; 0: one for each GPU.
-        placement: Placement settings of the training pods.
+        run: Settings of the run, by group.
         reused: Published model to reuse instead of training; empty: train.
         pipeline: Name of the pipeline.
         run_id: ID of the run.
         task_config: Settings of this task, which apply to the pods.
         training: Summary of the job, with its duration, its manifest, and commands to inspect it.
-        launcher: What runs the pods: training-operator, trainer or job; auto: the first that the cluster has.
-        max_workers: Maximum number of pods that an elastic training grows to; 0: as many as workers.
-        evaluation_placement: Placement settings of the evaluation that differ from the training's.
 
     Returns:
         The last checkpoint, its step, the name and ID of its image, the evaluation's placement, and the reused model.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
     from pathlib import Path
 
-    from kubetrain_components.jobs.launchers import Launcher
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.launch_training.launch import launch_training, with_launcher
     from kubetrain_components.launch_training.summary import training_summary
@@ -76,8 +59,8 @@ def launch_training(
         without_mlflow,
     )
     from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.request import parameters_of
     from kubetrain_components.run.site import this_site
-    from kubetrain_trainer.settings.config import TrainConfig
 
     if reused:
         reason = (
@@ -85,33 +68,26 @@ def launch_training(
         )
         print(reason)
         Path(training.path).write_text(reason)
-        return "", 0, reused["image"], reused["image_id"], placement, reused
+        return "", 0, reused["image"], reused["image_id"], {}, reused
     site, place = this_site(), DatasetPlace(**dataset)
     with (
         site.stage("launch_training", run_id) as stage,
         site.shard_cache(place) as shard_cache,
         site.backend() as backend,
     ):
-        of_task = without_mlflow(placement_settings(asdict(task_config)), placement)
-        placed = combine_settings(Placement, {"the run's parameters": placement, "the launch task": of_task})
-        evaluation = place_evaluation(placed, evaluation_placement)
-        job = TrainingJob(
-            framework=framework,
-            config=TrainConfig.from_dict(train_config),
-            pipeline=pipeline,
-            run_id=run_id,
+        asked = parameters_of(run, framework=framework, pipeline=pipeline, run_id=run_id)
+        of_run = asked.placement.changed_settings()
+        of_task = without_mlflow(placement_settings(asdict(task_config)), of_run)
+        placed = combine_settings(Placement, {"the run": of_run, "the launch task": of_task})
+        evaluation = place_evaluation(placed, asked.evaluation_placement)
+        job = TrainingJob.of(
+            replace(asked, placement=placed),
             data_dir=site.data_dir(place),
             output_dir=site.output(run_id).path,
             dataset_digest=place.digest,
             dataset_files=place.files,
-            workers=workers,
-            processes_per_worker=processes_per_worker,
-            min_workers=min_workers,
-            max_workers=max_workers,
-            launcher=Launcher(launcher),
             shard_cache=shard_cache,
-            placement=placed,
-            mounts=site.mounts(place, output_claim),
+            mounts=site.mounts(place, asked.storage.output_claim),
         )
         job = with_launcher(job, backend)
         stage.result = launch_training(job, backend, stage.on_line)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Elastic, Job, Replica, restart_policy_of
 from kubetrain_components.jobs.job_identity import JobIdentity
@@ -10,7 +11,8 @@ from kubetrain_components.jobs.kubernetes.manifests.pod_template import host_por
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement, processes_in_pod
 from kubetrain_components.run.dataset_place import cache_variables, dataset_flags
-from kubetrain_components.run.parameters import check_growth
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.run_settings import check_growth
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
@@ -60,24 +62,43 @@ class TrainingJob:
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""
 
+    @classmethod
+    def of(cls, run: RunParameters, **places: Any) -> "TrainingJob":
+        """Return the training of a run.
+
+        Args:
+            places: The fields that no setting says: where the data and the output are.
+        """
+        return cls(
+            framework=run.framework,
+            config=run.train_config,
+            pipeline=run.pipeline,
+            run_id=run.run_id,
+            workers=run.workers,
+            processes_per_worker=run.processes_per_worker,
+            min_workers=run.min_workers,
+            max_workers=run.max_workers,
+            launcher=Launcher(run.launcher),
+            placement=run.placement,
+            **places,
+        )
+
     def __post_init__(self) -> None:
         if (self.min_workers or self.max_workers) and self.framework != "pytorch":
             raise InvalidSetting(
-                f"min_workers: {self.framework} cannot continue with other numbers of workers: leave min_workers and "
-                "max_workers out"
+                f"pods.min_workers: {self.framework} cannot continue with other numbers of workers: leave "
+                "pods.min_workers and pods.max_workers out"
             )
-        if not 0 <= self.min_workers <= self.workers:
-            raise InvalidSetting(f"min_workers: {self.min_workers} must be from 0 to workers, which is {self.workers}")
         check_growth(self.workers, self.min_workers, self.max_workers)
         if self.min_workers and self._runs_command:
             raise InvalidSetting(
-                "min_workers: a command of your own cannot tell which of its pods is the first: use a script as entry, "
-                "or leave min_workers out"
+                "pods.min_workers: a command of your own cannot tell which of its pods is the first: use a script as "
+                "train.entry, or leave pods.min_workers out"
             )
         if self.config.uses_cache and not self.shard_cache:
             raise InvalidSetting(
-                "data_access=cache: only runs of a pipeline list the shards in S3: use `kubetrain run` or `submit`, or "
-                "leave data_access out"
+                "data.delivery=cache: only runs of a pipeline list the shards in S3: use `kubetrain run` or `submit`, "
+                "or leave data.delivery out"
             )
         _ = self.processes_in_pod
 

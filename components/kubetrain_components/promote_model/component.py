@@ -9,10 +9,7 @@ from kubetrain_components import IMAGE_NAME
 
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
 def promote_model(
-    dataset_uri: str,
-    model_uri: str,
-    s3_endpoint: str,
-    train_config: dict,
+    run: dict,
     image: str,
     image_id: str,
     reused: dict,
@@ -24,10 +21,7 @@ def promote_model(
     """Publish the model, unless the evaluation has refused it.
 
     Args:
-        dataset_uri: Dataset that the model was trained on, which is published with it.
-        model_uri: Destination of published models: s3://BUCKET/PREFIX.
-        s3_endpoint: URL of the S3 server; empty: AWS.
-        train_config: Training settings.
+        run: Settings of the run, by group.
         image: Image of the training pods.
         image_id: ID of this image in the status of a training pod; may be empty.
         reused: Published model if training was skipped; else empty.
@@ -47,12 +41,12 @@ def promote_model(
     from kubetrain_components.promote_model.promote import already_published, promote_model
     from kubetrain_components.promote_model.summary import how_to_load, publication_summary
     from kubetrain_components.run.published_model import read_commit
+    from kubetrain_components.run.request import parameters_of
     from kubetrain_components.run.reuse import ImageVersion
     from kubetrain_components.run.site import lasting_uri, this_site
     from kubetrain_trainer.errors import KubetrainError
-    from kubetrain_trainer.settings.config import TrainConfig
 
-    site, config = this_site(), TrainConfig.from_dict(train_config)
+    site, asked = this_site(), parameters_of(run, run_id=run_id)
     with site.stage("promote_model", run_id) as stage:
         for condition in conditions_met:
             print(f"gate: {condition}", flush=True)
@@ -62,19 +56,19 @@ def promote_model(
             promotion, evaluation = already_published(reused), reused
             print(f"already published as {promotion.uri}")
         else:
-            store = open_store(model_uri, s3_endpoint, was_reached=True)  # by the first step
+            store = open_store(asked.model_uri, asked.s3_endpoint, was_reached=True)  # by the first step
             origin = Origin(
                 run_id=run_id,
-                dataset_uri=dataset_uri,
+                dataset_uri=asked.dataset_uri,
                 image=ImageVersion(name=image, id=image_id),
-                commit=read_commit(store, config.code),
+                commit=read_commit(store, asked.train_config.code),
             )
             output = site.output(run_id)
             promotion, evaluation = promote_model(output, store, origin), output.read_evaluation()
             print(f"published as {promotion.uri}, {promotion.note or 'now the latest'}")
         kept = replace(promotion, uri=lasting_uri(promotion.uri))
-        load = "" if config.entry else how_to_load(kept.uri, s3_endpoint)
-        page = publication_summary(kept, conditions_met, evaluation, dataset_uri, load)
+        load = "" if asked.train_config.entry else how_to_load(kept.uri, asked.s3_endpoint)
+        page = publication_summary(kept, conditions_met, evaluation, asked.dataset_uri, load)
         Path(publication.path).write_text(page)
         stage.result = {**asdict(promotion), "publication": publication.path}
     return (promotion.uri,)

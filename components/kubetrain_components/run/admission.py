@@ -1,47 +1,31 @@
 """The admission of a run: check its parameters and the stores that it names before anything is created."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.open_store import local_path, names_directory, open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
-from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import find_latest
+from kubetrain_components.run.request import parameters_of
 from kubetrain_components.run.transfer_container import transfer_placement, with_cache, with_code
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings.config import TrainConfig
 
 
-def admit_run(
-    *,
-    trainer_image: str,
-    placement: Mapping[str, Any],
-    storage: Mapping[str, Any],
-    train_config: Mapping[str, Any],
-    **parameters: Any,
-) -> RunParameters:
-    """Check the parameters of a pipeline and combine those that set the same thing.
+def admit_run(request: Mapping[str, Mapping[str, Any]], *, trainer_image: str, **of_run: Any) -> RunParameters:
+    """Check the settings of a run, and add to its pods the containers that they ask for.
 
     Args:
-        trainer_image: Image of the training pods, unless the placement sets another.
-        parameters: Fields of RunParameters, and settings of the placement and storage.
+        trainer_image: Image of the training pods, unless the request sets another.
+        of_run: The fields of RunParameters that no setting sets.
 
     Raises:
-        InvalidSetting: for the first parameter that cannot be used, with the remedy.
+        InvalidSetting: for the first setting that cannot be used, with the remedy.
     """
-    pods, claims = (settings_of_form(kind, parameters) for kind in (Placement, Storage))
-    placed = combine_settings(Placement, {"its parameter": pods, "placement": placement})
-    admitted = RunParameters(
-        placement=placed.with_default_image(trainer_image),
-        storage=combine_settings(Storage, {"its parameter": claims, "storage": storage}),
-        train_config=TrainConfig.from_dict(train_config),
-        **{name: value for name, value in parameters.items() if name not in (*Placement.names(), *Storage.names())},
-    )
-    return with_code(with_cache(admitted))
+    asked = parameters_of(request, **of_run)
+    return with_code(with_cache(replace(asked, placement=asked.placement.with_default_image(trainer_image))))
 
 
 def check_model_store(parameters: RunParameters) -> None:
@@ -64,9 +48,9 @@ def check_pods_can_reach(parameters: RunParameters) -> None:
         InvalidSetting: if the dataset or the models would be in a directory that no pod has.
     """
     if names_directory(parameters.dataset_uri) and not _is_mounted(parameters):
-        raise _directory_error("dataset_uri", parameters.dataset_uri)
+        raise _directory_error("data.uri", parameters.dataset_uri)
     if parameters.framework and names_directory(parameters.model_uri):
-        raise _directory_error("model_uri", parameters.model_uri)
+        raise _directory_error("model.uri", parameters.model_uri)
 
 
 def _is_mounted(parameters: RunParameters) -> bool:

@@ -1,4 +1,4 @@
-"""Settings from several sources: parameters of a pipeline, a JSON object, the configuration of a task, the training."""
+"""Settings from several sources: a run, the configuration of a task, the training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,17 +29,13 @@ def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]])
     source_of: dict[str, str] = {}
     for source, given in sources.items():
         for name, value in kind.some_of(given).items():
-            values[name] = _merge(name, values[name], value, (source_of[name], source)) if name in values else value
+            values[name] = (
+                _merge(kind.public_name(name), values[name], value, (source_of[name], source))
+                if name in values
+                else value
+            )
             source_of[name] = source
     return kind.from_dict(values)
-
-
-def settings_of_form(kind: type[Settings], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a run's own parameters set.
-
-    Kubeflow Pipelines sends every parameter, so one at its default may not have been set: it sets nothing.
-    """
-    return kind.from_dict({name: parameters[name] for name in kind.names() if name in parameters}).changed_settings()
 
 
 def _merge(name: str, first: Any, second: Any, sources: tuple[str, str]) -> Any:

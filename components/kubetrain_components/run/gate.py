@@ -30,7 +30,7 @@ COMPARISON = re.compile(
 BEST = {**DIRECTIONS, "f1": "max", "auc": "max", "iou": "max", "perplexity": "min"}
 """Whether the max or the min of a metric is best, by the ending of its name."""
 EXAMPLE = "write conditions such as accuracy>=0.9, loss<0.3, not worse than latest by 0.005"
-NOT_GOOD_ENOUGH = "train longer, or change the gate"
+NOT_GOOD_ENOUGH = "train longer, or change model.gate"
 
 Metrics = Mapping[str, float | None]
 """Values by name; None, as in JSON, for a value that is not a number."""
@@ -69,14 +69,12 @@ class Limit:
     metric: str
     operator: str
     value: float
-    setting: str = ""
-    """The parameter that sets it; empty: the gate."""
 
     def judge(self, metrics: Metrics, latest: Latest | None) -> Verdict:
         value, lack = _measured(metrics, self.metric)
         if lack:
             return _not_measured(metrics, self.metric, lack)
-        subject, limit = f"test {self.metric} {number(value)}", f"{self.setting} {number(self.value)}".lstrip()
+        subject, limit = f"test {self.metric} {number(value)}", number(self.value)
         holds, words = OPERATORS[self.operator]
         if holds(value, self.value):
             return Verdict(True, f"{subject} is {words} {limit}")
@@ -148,21 +146,20 @@ def _with_remedies(missed: Sequence[Verdict]) -> str:
     return "; ".join(f"{'; '.join(said)}: {remedy}" for remedy, said in by_remedy.items())
 
 
-def parse_gate(text: str, min_accuracy: float, config: TrainConfig) -> Gate:
+def parse_gate(text: str, config: TrainConfig) -> Gate:
     """
     Raises:
         InvalidSetting: for a condition that cannot be understood, or that no evaluation of this training could meet.
     """
-    short = [Limit(metric="accuracy", operator=">=", value=min_accuracy, setting="min_accuracy")]
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     conditions = [_parse(part, config) for part in parts]
-    gate = Gate((*(short if min_accuracy > 0 else []), *conditions))
+    gate = Gate(tuple(conditions))
     if not is_own_code(config):
         _check_metrics(conditions)
     if gate.compares and config.entry and "evaluation" not in config.entry:
         raise InvalidSetting(
-            "gate compares with the latest model, which only an evaluation of your own can measure: add evaluation to "
-            "entry"
+            "model.gate compares with the latest model, which only an evaluation of your own can measure: add "
+            "evaluation to train.entry"
         )
     return gate
 
@@ -175,9 +172,9 @@ def _parse(part: str, config: TrainConfig) -> Limit | NotWorse:
         best = _best(part, found["best"], metric, config)
         tolerance = _value(part, found["value"]) if found["value"] is not None else 0.0
         if tolerance < 0:
-            raise InvalidSetting(f"gate: '{part}' cannot be worse by {tolerance:g}: write a number of 0 or more")
+            raise InvalidSetting(f"model.gate: '{part}' cannot be worse by {tolerance:g}: write a number of 0 or more")
         return NotWorse(metric=metric, prefers_less=best == "min", tolerance=tolerance)
-    raise InvalidSetting(f"gate: '{part}' is not a condition: {EXAMPLE}")
+    raise InvalidSetting(f"model.gate: '{part}' is not a condition: {EXAMPLE}")
 
 
 def _value(part: str, text: str) -> float:
@@ -186,7 +183,7 @@ def _value(part: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InvalidSetting(f"gate: '{part}' needs a number, not '{text.strip()}': {EXAMPLE}")
+        raise InvalidSetting(f"model.gate: '{part}' needs a number, not '{text.strip()}': {EXAMPLE}")
     return value
 
 
@@ -196,7 +193,7 @@ def _best(part: str, given: str | None, metric: str, config: TrainConfig) -> str
     best = given or by_setting or direction_of(metric, BEST)
     if best not in ("max", "min"):
         raise InvalidSetting(
-            f"gate: '{part}' does not say whether a high or a low '{metric}' is better: write {metric}(max) or "
+            f"model.gate: '{part}' does not say whether a high or a low '{metric}' is better: write {metric}(max) or "
             f"{metric}(min)"
         )
     return best
@@ -210,7 +207,7 @@ def _check_metrics(conditions: Sequence[Limit | NotWorse]) -> None:
     for condition in conditions:
         if condition.metric not in CLASSIFIER_METRICS:
             suggestion = did_you_mean(condition.metric, CLASSIFIER_METRICS)
-            raise InvalidSetting(f"gate: the evaluation has no metric '{condition.metric}': {suggestion}")
+            raise InvalidSetting(f"model.gate: the evaluation has no metric '{condition.metric}': {suggestion}")
         if isinstance(condition, Limit):
             _check_reachable(condition)
 
@@ -222,7 +219,9 @@ def _check_reachable(limit: Limit) -> None:
         return
     possible = f"at least {least:g}" if math.isinf(greatest) else f"from {least:g} to {greatest:g}"
     remedy = f"{limit.value:g} % is {limit.value / 100:g}" if greatest == 1 < limit.value <= 100 else EXAMPLE
-    raise InvalidSetting(f"gate: no {limit.metric} is {words} {limit.value:g}, because it is {possible}: {remedy}")
+    raise InvalidSetting(
+        f"model.gate: no {limit.metric} is {words} {limit.value:g}, because it is {possible}: {remedy}"
+    )
 
 
 def _measured(metrics: Metrics, name: str) -> tuple[float, str]:
@@ -237,7 +236,7 @@ def _measured(metrics: Metrics, name: str) -> tuple[float, str]:
 
 def _not_measured(metrics: Metrics, name: str, lack: str) -> Verdict:
     if not metrics:
-        return Verdict(False, "the model was not evaluated", "write metrics.json, or add evaluation to entry")
+        return Verdict(False, "the model was not evaluated", "write metrics.json, or add evaluation to train.entry")
     return Verdict(False, f"the evaluation has {lack}", _remedy_of_lack(metrics, name))
 
 
@@ -245,7 +244,7 @@ def _remedy_of_lack(metrics: Metrics, name: str) -> str:
     if name not in metrics:
         return did_you_mean(name, metrics)
     if name in CLASSIFIER_METRICS:
-        return "the training has probably diverged, so lower learning_rate"
+        return "the training has probably diverged, so lower train.learning_rate"
     return "check how your code computes it"
 
 

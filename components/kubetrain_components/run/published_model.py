@@ -81,7 +81,7 @@ def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
         return model
     raise KubetrainError(
         f"{store.uri.rstrip('/')}/{LATEST} does not describe a model that kubetrain published: delete it, or set "
-        "model_uri to a prefix of its own"
+        "model.uri to a prefix of its own"
     )
 
 

@@ -122,7 +122,8 @@ class BoundedCache:
     def _make_room(self, size: int) -> None:
         if size > self._limit:
             raise KubetrainError(
-                f"a shard of {size:,} bytes does not fit its part of the cache, {self._limit:,} bytes: raise cache_gb"
+                f"a shard of {size:,} bytes does not fit its part of the cache, {self._limit:,} bytes: raise "
+                "data.cache_gb"
             )
         with self._changed:
             while self._used + size > self._limit:

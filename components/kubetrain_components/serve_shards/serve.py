@@ -81,7 +81,7 @@ class Handler(StreamRequestHandler):
             except KubetrainError as cause:
                 error, is_curable = str(cause), isinstance(cause, StoreUnavailable)
             except OSError as cause:
-                error = f"cannot write to the shard cache ({cause.strerror}): lower cache_gb, or use larger disks"
+                error = f"cannot write to the shard cache ({cause.strerror}): lower data.cache_gb, or use larger disks"
             except Exception as cause:  # noqa: BLE001 - without an answer, the reader would ask again and again
                 error = f"the shard cache failed ({type(cause).__name__}: {cause})"
             self._answer({"error": error, "is_curable": is_curable})

@@ -29,7 +29,7 @@ from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_trainer.output.training_output import TrainingOutput
 
-ONLY_TRAINING_PODS = "; if only the training pods have it, set check_imports=false"
+ONLY_TRAINING_PODS = "; if only the training pods have it, set pods.check_imports=false"
 DISCARD_EVENTS = EventLog(Path(os.devnull))
 
 

@@ -8,7 +8,6 @@ from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, eval
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
-from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.admission import check_pods_can_reach
@@ -55,21 +54,12 @@ def _jobs(parameters: RunParameters) -> list[Job]:
 
 
 def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
-    return TrainingJob(
-        framework=parameters.framework,
-        config=parameters.train_config,
-        pipeline=parameters.pipeline,
-        run_id=parameters.run_id,
+    return TrainingJob.of(
+        parameters,
         data_dir=Path(DATA_PATH),
         output_dir=Path(OUTPUT_PATH, parameters.run_id),
         dataset_digest=dataset.digest,
-        workers=parameters.workers,
-        processes_per_worker=parameters.processes_per_worker,
-        min_workers=parameters.min_workers,
-        max_workers=parameters.max_workers,
-        launcher=Launcher(parameters.launcher),
         shard_cache=cache_in_pods(dataset),
-        placement=parameters.placement,
         mounts=dataset.mounts(parameters.storage.output_claim),
     )
 

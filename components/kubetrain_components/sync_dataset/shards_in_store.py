@@ -77,7 +77,7 @@ def described_shards(store: ObjectStore, manifest: StoredObject | None) -> Seque
             if described["schema"] == SCHEMA:
                 return [{name: file[name] for name in SHARD_FIELDS} for file in described["files"] if "split" in file]
     raise KubetrainError(
-        f"{store.uri} has no {MANIFEST} of `kubetrain pack`, which data_access=cache needs: pack the dataset"
+        f"{store.uri} has no {MANIFEST} of `kubetrain pack`, which data.delivery=cache needs: pack the dataset"
     )
 
 
@@ -103,6 +103,6 @@ def check_cache(cache_bytes: int, shards: Sequence[StoredShard]) -> None:
     needed = SHARDS_IN_CACHE * max((shard.size for shard in shards), default=0)
     if cache_bytes < needed:
         raise KubetrainError(
-            f"cache_gb must be at least {needed / 1e9:.3g}, {SHARDS_IN_CACHE} times the largest shard: raise it, or "
-            "pack with a smaller --shard-size"
+            f"data.cache_gb must be at least {needed / 1e9:.3g}, {SHARDS_IN_CACHE} times the largest shard: raise it, "
+            "or pack with a smaller --shard-size"
         )

@@ -279,7 +279,7 @@ def check_writable(directory: Path) -> None:
         raise KubetrainError(
             f"user {os.getuid()} cannot write to the {directory.name} PVC mounted at {directory} "
             f"({error.strerror or error}): its storage ignores fsGroup, so change the owner or mode of its folder, set "
-            "user in the placement to its owner, or use another storage class"
+            "pods.user to its owner, or use another storage class"
         ) from error
 
 

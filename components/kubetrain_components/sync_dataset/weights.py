@@ -55,7 +55,7 @@ def find_weights(uri: str, endpoint: str) -> Found:
     if denials:
         raise denials[0]
     raise InvalidSetting(
-        f"initial_weights: {uri} is neither an object nor a published model (a folder with {PUBLISHED_DESCRIPTION} or "
+        f"model.start: {uri} is neither an object nor a published model (a folder with {PUBLISHED_DESCRIPTION} or "
         f"{LATEST}): name one"
     )
 

@@ -10,11 +10,18 @@ NAME = "nightly"
 
 
 @dsl.pipeline(name=NAME, description="The team's text model, trained every night.")
-def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/models/text") -> str:
+def nightly(
+    data_uri: str = "s3://team/text",
+    model_uri: str = "s3://team/models/text",
+    train_epochs: int = 3,
+    pods_processes: int = 8,
+) -> str:
     """
     Args:
-        dataset_uri: Dataset of text files.
+        data_uri: Dataset of text files.
         model_uri: Where to publish the models.
+        train_epochs: Passes over the dataset.
+        pods_processes: Processes in each pod; 1 on a machine without GPUs.
 
     Returns:
         URI of the published version.
@@ -22,18 +29,20 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
     stages = sync_train_evaluate_promote(
         framework="pytorch",
         pipeline=NAME,
-        dataset_uri=dataset_uri,
+        data_uri=data_uri,
         model_uri=model_uri,
-        train_config={"model": "team_models.text:build", "epochs": 3, "batch_size": 64},
-        processes_per_worker=8,
-        placement={
+        model_name="team_models.text:build",
+        model_gate="accuracy>=0.8",
+        train_epochs=train_epochs,
+        train_batch_size=64,
+        pods_processes=pods_processes,
+        pods_memory="200Gi",
+        pods_shm_size="64Gi",
+        pods_more={
             "network": "infiniband",
             "rdma": {"rdma/rdma_shared_device_a": 1},
-            "memory": "200Gi",
-            "shm_size": "64Gi",
             "pod": {"spec": {"imagePullSecrets": [{"name": "team-registry"}]}},
         },
-        min_accuracy=0.8,
     )
     # KFP settings of the launch task apply to the training pods.
     stages.launch.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(8).set_cpu_request("64")

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,15 +13,18 @@ from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.request import Request
 from kubetrain_pipelines.doctor.examine import Examination, Say
 from kubetrain_pipelines.doctor.finding import Finding, Status, cluster_missing
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.requests import bring_code
+from kubetrain_pipelines.requests.asked_run import AskedRun
 from kubetrain_pipelines.requests.planned_run import planned_run
 from kubetrain_trainer.errors import KubetrainError
 
-PLACEHOLDERS = {"dataset_uri": "s3://placeholder/dataset", "model_uri": "s3://placeholder/model"}
-"""Values of required parameters that the findings do not depend on."""
+DATASET, MODEL = "s3://placeholder/dataset", "s3://placeholder/model"
+PLACEHOLDERS: Request = {"data": {"uri": DATASET}, "model": {"uri": MODEL}}
+"""Values of required settings that the findings do not depend on."""
 MISSING_CODE, UNKNOWN_CODE = 1, 3
 MARKS = {
     Status.OK: "[green]✓[/]",
@@ -35,11 +37,8 @@ MARKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(ConnectionOptions):
-    pipeline: str = "train-pytorch"
-    account: str = ""
-    pairs: Sequence[str] = ()
-    params: Path | None = None
-    code: Path | None = None
+    asked: AskedRun = AskedRun()
+    service_account: str = ""
     no_pods: bool = False
     as_json: bool = False
 
@@ -59,9 +58,8 @@ def examine_and_show(options: DoctorOptions) -> int:
 
 def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
     connection = options.connection()
-    code = bring_code.pack(options.code, say=say)
-    pairs = [*options.pairs, *bring_code.as_pairs(code)]
-    parameters = planned_run(options.pipeline, "doctor", pairs, options.params, PLACEHOLDERS)
+    code = bring_code.pack(options.asked.code, say=say)
+    parameters = planned_run(bring_code.with_code(options.asked.read(), code), "doctor", PLACEHOLDERS)
     if code:
         _bring(code, parameters, with_pods=not options.no_pods)
     try:
@@ -72,10 +70,10 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
         api=api,
         parameters=parameters,
         say=say,
-        account=options.account,
+        account=options.service_account,
         connection=connection,
-        tests_dataset=parameters.dataset_uri != PLACEHOLDERS["dataset_uri"],
-        tests_model=parameters.model_uri != PLACEHOLDERS["model_uri"],
+        tests_dataset=parameters.dataset_uri != DATASET,
+        tests_model=parameters.model_uri != MODEL,
         with_pods=not options.no_pods,
     )
     return list(examination.findings())
@@ -85,7 +83,7 @@ def _bring(code: PackedCode, parameters: RunParameters, *, with_pods: bool) -> N
     """Check the code and bring it to the store, as submit does, for a pod that tries it."""
     bring_code.check_scripts(code, parameters.train_config.entry)
     if with_pods:
-        given = parameters.model_uri != PLACEHOLDERS["model_uri"]
+        given = parameters.model_uri != MODEL
         bring_code.upload_to(code, parameters.model_uri if given else "", parameters.s3_endpoint)
 
 

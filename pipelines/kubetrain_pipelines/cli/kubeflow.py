@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kubetrain_pipelines.cli.options import CODE, LOGIN, PARAMETERS, Command, with_options
+from kubetrain_pipelines.cli.options import ASKED, LOGIN, Command, with_options
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -14,12 +14,10 @@ NAMESPACE = click.option(
     "--namespace", default="", help="Your profile, if multi-user (default: that of kubetrain config)."
 )
 RUN = (
-    *PARAMETERS,
-    CODE,
+    *ASKED,
     click.option("--experiment", default="", help="Experiment, created if missing (default: Default)."),
     click.option("--service-account", default="", help="Service account for the run's steps (default: the server's)."),
 )
-RUN_NAMES = ("pairs", "params", "code", "experiment", "service_account")
 CONNECTION_NAMES = ("endpoint", "namespace", "token_file", "cookie_file", "ca_file")
 
 
@@ -40,15 +38,16 @@ def with_connection(command: Command) -> Command:
 
 
 @click.command()
-@click.argument("pipeline")
 @with_options(*RUN)
 @click.option("--name", default="", help="Name of the run (default: pipeline name and time).")
 @click.option("--detach", is_flag=True, help="Start the run without following it.")
 @with_connection
 def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
-    """Start a run of PIPELINE and follow it to the end.
+    """Start a run in Kubeflow Pipelines and follow it to the end.
 
-    PIPELINE is a compiled file, or the name of one in ./compiled.
+    FILE describes the run. PIPELINE is a compiled file, or the name of one in ./compiled.
+
+    Example: kubetrain submit flowers.yaml --set train.epochs=1
     """
     from kubetrain_pipelines.cli.runs import submit_and_show
     from kubetrain_pipelines.kubeflow.submit import RunOptions
@@ -86,32 +85,63 @@ def cancel(api: "KfpApi", run: str) -> None:
     cancel_run(api, run, print_line)
 
 
-@click.command()
-@click.argument("pipeline", default="")
+@click.group()
+def schedule() -> None:
+    """Manage recurring runs in Kubeflow Pipelines."""
+
+
+@schedule.command()
+@with_options(*RUN)
 @click.option(
     "--cron",
     default="",
     help="Six fields, seconds first, in the server's time zone: '0 0 2 * * *' is 02:00 every night.",
 )
 @click.option("--every", default="", help="Interval, instead of --cron: 30m, 6h, 1d.")
-@with_options(*RUN)
 @click.option(
     "--name", default="", help="Name of the schedule; replaces your own with this name (default: pipeline name)."
 )
 @click.option("--max-concurrency", type=click.IntRange(1, 10), default=1, show_default=True, help="Max runs at a time.")
-@click.option("--list", is_flag=True, help="List the schedules.")
-@click.option("--delete", metavar="NAME", default="", help="Delete a schedule; its runs stay.")
 @with_connection
-def schedule(api: "KfpApi", **options: Any) -> None:
-    """Create, replace or manage a recurring run of PIPELINE.
+def create(api: "KfpApi", cron: str, every: str, max_concurrency: int, **options: Any) -> None:
+    """Create a schedule, or replace your own of this name.
 
-    By default, runs don't overlap. NAME may also be an ID.
+    By default, runs don't overlap.
+
+    Example: kubetrain schedule create flowers.yaml --cron '0 0 2 * * *'
     """
-    from kubetrain_pipelines.cli.runs import ScheduleOptions, schedule_and_show
+    from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule
     from kubetrain_pipelines.kubeflow.submit import RunOptions
+    from kubetrain_pipelines.requests.say import print_line
 
-    run = {name: options.pop(name) for name in (*RUN_NAMES, "pipeline", "name")}
-    schedule_and_show(api, RunOptions(**run), ScheduleOptions(**options))
+    timing = Timing(cron=cron, every=every, max_concurrency=max_concurrency)
+    create_schedule(api, RunOptions(**options), timing, print_line)
+
+
+@schedule.command("list")
+@with_connection
+def list_(api: "KfpApi") -> None:
+    """List the schedules.
+
+    Example: kubetrain schedule list
+    """
+    from kubetrain_pipelines.cli.runs import list_schedules_and_show
+
+    list_schedules_and_show(api)
+
+
+@schedule.command()
+@click.argument("name")
+@with_connection
+def delete(api: "KfpApi", name: str) -> None:
+    """Delete a schedule; its runs stay. NAME may also be an ID.
+
+    Example: kubetrain schedule delete nightly
+    """
+    from kubetrain_pipelines.kubeflow.schedule import delete_schedules
+    from kubetrain_pipelines.requests.say import print_line
+
+    delete_schedules(api, name, print_line)
 
 
 COMMANDS = (submit, schedule, logs, cancel)

@@ -10,18 +10,9 @@ import click
 
 from kubetrain_components import WORKSPACE
 from kubetrain_pipelines.cli.config import config
-from kubetrain_pipelines.cli.kubeflow import COMMANDS
-from kubetrain_pipelines.cli.options import (
-    AS_JSON,
-    CODE,
-    CONTEXT,
-    FILE,
-    FOLDER,
-    LOGIN,
-    PARAMETERS,
-    PIPELINE,
-    with_options,
-)
+from kubetrain_pipelines.cli.describe import COMMANDS as DESCRIBE
+from kubetrain_pipelines.cli.kubeflow import COMMANDS as KUBEFLOW
+from kubetrain_pipelines.cli.options import AS_JSON, ASKED, CONTEXT, FILE, FOLDER, LOGIN, with_options
 from kubetrain_pipelines.cli.run_command import run_command
 
 
@@ -35,17 +26,20 @@ def kubetrain() -> None:
 
 
 @kubetrain.command()
-@PIPELINE
+@with_options(*ASKED)
 @click.option("--workspace", type=FOLDER, default=WORKSPACE, show_default=True, help="Folder for the run's files.")
-@with_options(*PARAMETERS, CODE)
-def run(**options: Any) -> None:
+def run(workspace: Path, **asked: Any) -> None:
     """Run a whole pipeline on this machine.
 
-    The run uses a local S3 server (unless you set dataset_uri), trains in several processes, and writes a report.
+    FILE describes the run, or is run.json of an earlier one. The run uses a local S3 server (unless you set data.uri),
+    trains in several processes, and writes a report.
+
+    Example: kubetrain run flowers.yaml --set train.epochs=1
     """
     from kubetrain_pipelines.cli.run import run_and_show
+    from kubetrain_pipelines.requests.asked_run import AskedRun
 
-    sys.exit(run_and_show(**options))
+    sys.exit(run_and_show(AskedRun(**asked), workspace))
 
 
 @kubetrain.command("compile")
@@ -127,37 +121,13 @@ def pack(**options: Any) -> None:
     pack_and_show(**options)
 
 
-@kubetrain.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--framework",
-    default="pytorch",
-    show_default=True,
-    help="pytorch or tensorflow; with --cluster and a COMMAND also mpi, xgboost, paddle or jax.",
-)
+@kubetrain.command()
 @click.option(
     "--data", default="", help="Dataset version, or folder of <split>/<class>/<image>; on a cluster PVC or PVC:PATH."
 )
 @click.option("--output", default="", help="Folder, or PVC on a cluster, in which the run creates its own folder.")
 @click.option("--run-id", default="", help="ID of the run to resume (default: start a new run).")
-@click.option("--workers", type=int, default=2, show_default=True, help="Number of pods, including Master or Chief.")
-@click.option(
-    "--min-workers", type=int, default=0, help="Min pods to continue with when others are lost (PyTorch); 0: all."
-)
-@click.option("--max-workers", type=int, default=0, help="Max pods to grow to, with --min-workers; 0: --workers.")
-@click.option(
-    "--processes-per-worker",
-    type=int,
-    default=0,
-    help="Processes in each pod. Default: one for each of its GPUs (pytorch, mpi).",
-)
-@click.option("--max-restarts", type=int, help="Restarts of the training at which it fails (default: 3).")
-@click.option(
-    "--launcher",
-    default="auto",
-    show_default=True,
-    help="With --cluster: what runs the pods (training-operator, trainer or job); auto: the first that is there.",
-)
-@with_options(*PARAMETERS, CODE)
+@with_options(*ASKED)
 @click.option("--cluster", is_flag=True, help="Run on the cluster in KUBECONFIG; --data and --output are PVCs.")
 @CONTEXT
 @click.option("--namespace", default="", help="Namespace on the cluster (default: the context's).")
@@ -168,34 +138,41 @@ def pack(**options: Any) -> None:
 def train(**options: Any) -> None:
     """Run one training job, here or on a cluster, and follow it.
 
-    COMMAND is your program for a framework that kubetrain has no trainer for: -- mpirun python train.py
+    COMMAND is your program for mpi, xgboost, paddle or jax, in place of PIPELINE. Ctrl-C cancels the job.
 
-    Ctrl-C cancels the job.
+    Examples: kubetrain train flowers.yaml --data ./flowers --output ./out
+
+    kubetrain train mpi --cluster --set pods.workers=4 -- mpirun python train.py
     """
     from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
     from kubetrain_pipelines.cli.train import TrainOptions, train_and_show
     from kubetrain_pipelines.cli.train_command import run_command_and_show
 
-    show = run_command_and_show if options["framework"] in COMMAND_FRAMEWORKS else train_and_show
-    show(TrainOptions(**options))
+    asked = TrainOptions(**options)
+    read = asked.read()
+    show = run_command_and_show if read.pipeline in COMMAND_FRAMEWORKS else train_and_show
+    show(asked, read)
 
 
 @kubetrain.command()
-@PIPELINE
+@with_options(*ASKED)
 @click.option("--run-id", default="RUN-ID", show_default=True, help="Run ID, used in the names of the jobs.")
-@with_options(*PARAMETERS, CODE)
-def render(**options: Any) -> None:
-    """Print the PVCs and jobs that a run creates on a cluster."""
-    from kubetrain_pipelines.cli.render import render_and_show
+def render(run_id: str, **asked: Any) -> None:
+    """Print the PVCs and jobs that a run creates on a cluster.
 
-    render_and_show(**options)
+    Example: kubetrain render flowers.yaml
+    """
+    from kubetrain_pipelines.cli.render import render_and_show
+    from kubetrain_pipelines.requests.asked_run import AskedRun
+
+    render_and_show(AskedRun(**asked), run_id)
 
 
 @kubetrain.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--output", type=FILE, help="File to write (default: print it).")
 def translate(**options: Any) -> None:
-    """Turn the manifest of a job into a parameter file for submit or train.
+    """Turn the manifest of a job into a file that describes a run.
 
     FILE has a PyTorchJob, TFJob, TrainJob (and its runtime), ElasticJob, MPIJob, XGBoostJob, PaddleJob or JAXJob; -
     reads the standard input. Fields without a counterpart, and what to run next, are listed on standard error.
@@ -206,25 +183,30 @@ def translate(**options: Any) -> None:
 
 
 @kubetrain.command()
-@PIPELINE
+@with_options(*ASKED)
 @click.option(
     "--namespace",
     default="",
     help="Namespace of the runs (default: that of submit; without an endpoint, the context's).",
 )
-@click.option("--account", default="", help="Service account of the runs (default: that of Kubeflow Pipelines).")
-@with_options(*PARAMETERS, CODE)
+@click.option(
+    "--service-account", default="", help="Service account of the runs (default: that of Kubeflow Pipelines)."
+)
 @click.option("--no-pods", is_flag=True, help="Only query the cluster: start no pods, create no PVCs.")
 @AS_JSON
 @with_options(*LOGIN)
-def doctor(**options: Any) -> None:
+def doctor(source: str, pairs: tuple[str, ...], code: Path | None, **options: Any) -> None:
     """Check a cluster before the first run and print fixes.
 
     Without an endpoint, doctor reaches Kubeflow Pipelines through its service in the cluster.
+
+    Example: kubetrain doctor flowers.yaml
     """
     from kubetrain_pipelines.cli.doctor import DoctorOptions, examine_and_show
+    from kubetrain_pipelines.requests.asked_run import AskedRun
 
-    sys.exit(examine_and_show(DoctorOptions(**options)))
+    asked = AskedRun(source=source, pairs=pairs, code=code)
+    sys.exit(examine_and_show(DoctorOptions(asked=asked, **options)))
 
 
 @kubetrain.command()
@@ -295,7 +277,7 @@ def top(**options: Any) -> None:
     top_and_show(**options)
 
 
-for command in (*COMMANDS, config):
+for command in (*DESCRIBE, *KUBEFLOW, config):
     kubetrain.add_command(command)
 
 

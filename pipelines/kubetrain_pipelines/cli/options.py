@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -21,22 +22,37 @@ class NamedPath(click.Path):
 FILE = NamedPath(path_type=Path)
 FOLDER = NamedPath(path_type=Path)
 
-PIPELINE = click.option(
-    "--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow."
-)
-PARAMETERS = (
-    click.option(
-        "--set",
-        "pairs",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Set a pipeline parameter or setting (repeatable); docs/settings.md lists them.",
-    ),
-    click.option("--params", type=FILE, help="JSON file of parameters and settings; --set overrides it."),
+
+def complete_source(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES
+
+    return [CompletionItem("", type="file"), *(CompletionItem(name) for name in PIPELINES if name.startswith(begun))]
+
+
+def complete_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Complete GROUP.NAME, and after --set also the choices of a setting."""
+    from kubetrain_components.run.names import SETTINGS
+
+    name, equals, _ = begun.partition("=")
+    choices = SETTINGS[name].field.metadata["choices"] if equals and name in SETTINGS else ()
+    offered = [f"{name}={choice}" for choice in choices] if equals else [*SETTINGS]
+    return [CompletionItem(item) for item in offered if item.startswith(begun)]
+
+
+SOURCE = click.argument("source", default="", metavar="[FILE | PIPELINE]", shell_complete=complete_source)
+PAIRS = click.option(
+    "--set",
+    "pairs",
+    shell_complete=complete_names,
+    multiple=True,
+    metavar="GROUP.NAME=VALUE",
+    help="Set one setting (repeatable): --set train.epochs=30. `kubetrain settings` lists them.",
 )
 CODE = click.option(
     "--code", type=FOLDER, metavar="DIR", help="Folder of your own code: the files that git tracks, or all."
 )
+ASKED = (SOURCE, PAIRS, CODE)
+"""The arguments that describe a run."""
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -1,7 +1,6 @@
 """`kubetrain run`: a local run with its progress, and a summary at the end."""
 
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -11,20 +10,19 @@ from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.local_run.record import read_run
 from kubetrain_pipelines.local_run.requested_run import run_requested
 from kubetrain_pipelines.local_run.summary import print_summary
+from kubetrain_pipelines.requests.asked_run import AskedRun
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import resumable_checkpoints
 
 
-def run_and_show(
-    pipeline: str, workspace: Path, pairs: Iterable[str], params: Path | None, code: Path | None = None
-) -> int:
+def run_and_show(asked: AskedRun, workspace: Path) -> int:
     """Run the pipeline, show its progress and a summary, and return the exit code."""
     started = time.time()
     try:
-        record = run_requested(pipeline, workspace, pairs, params, code)
+        record = run_requested(asked, workspace)
     except KeyboardInterrupt:
         if run_id := stopped_with_checkpoint(workspace, started):
-            click.echo(f"the training saved a checkpoint: --set resume_from={run_id} continues from it", err=True)
+            click.echo(f"the training saved a checkpoint: --set train.resume_from={run_id} continues from it", err=True)
         raise
     print_summary(Console(), record)
     return 0 if record.status == "succeeded" else 1

@@ -1,8 +1,7 @@
-"""The commands `kubetrain submit`, `logs` and `schedule`."""
+"""The commands `kubetrain submit`, `logs` and `schedule list`."""
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
 from kubetrain_pipelines.kubeflow.find_schedules import is_enabled
@@ -10,11 +9,10 @@ from kubetrain_pipelines.kubeflow.follow_run import watch_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs
 from kubetrain_pipelines.kubeflow.run_results import publication_of
-from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule, delete_schedules, list_schedules
+from kubetrain_pipelines.kubeflow.schedule import list_schedules
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
 from kubetrain_pipelines.requests.say import print_line
-from kubetrain_trainer.errors import InvalidSetting
 
 
 def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False) -> None:
@@ -61,34 +59,10 @@ def next_commands(run_id: str) -> str:
     return f"follow it with `kubetrain status {run_id} --watch`, cancel it with `kubetrain cancel {run_id}`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScheduleOptions(Timing):
-    """The options of `kubetrain schedule` apart from those of the runs."""
-
-    list: bool = False
-    delete: str = ""
-
-    def check(self, pipeline: str) -> None:
-        if sum(map(bool, (pipeline, self.list, self.delete))) != 1:
-            raise InvalidSetting("give exactly one of PIPELINE, --list and --delete NAME")
-        if not pipeline and (self.cron or self.every):
-            raise InvalidSetting("--cron and --every are for a new schedule: name its PIPELINE, or leave them out")
-
-
-def schedule_and_show(api: KfpApi, run: RunOptions, options: ScheduleOptions) -> None:
-    options.check(run.pipeline)
-    if options.list:
-        _list_and_show(api)
-    elif options.delete:
-        delete_schedules(api, options.delete, print_line)
-    else:
-        create_schedule(api, run, options, print_line)
-
-
-def _list_and_show(api: KfpApi) -> None:
+def list_schedules_and_show(api: KfpApi) -> None:
     found = list_schedules(api)
     if not found:
-        print("no schedules: create one with `kubetrain schedule PIPELINE --cron …`")
+        print("no schedules: create one with `kubetrain schedule create FILE --cron …`")
     for item in found:
         schedule, note = item.message, f"  ({item.note})" if item.note else ""
         state = "enabled" if is_enabled(schedule) else "paused"

@@ -1,4 +1,4 @@
-"""`kubetrain train --framework mpi|xgboost|paddle|jax -- COMMAND`: run the user's program in a job on a cluster."""
+"""`kubetrain train mpi|xgboost|paddle|jax -- COMMAND`: run the user's program in a job on a cluster."""
 
 from collections.abc import Iterator
 
@@ -9,26 +9,25 @@ from kubetrain_components.jobs.job_logs import important_lines, print_line
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import accounting_failures, with_launcher
-from kubetrain_components.run.parameters import check_run_id
+from kubetrain_components.run.parameters import RunParameters, check_run_id
+from kubetrain_components.run.request import parameters_of
 from kubetrain_components.run.training_time import training_time
 from kubetrain_pipelines.cli.train import (
     PIPELINE,
     TrainOptions,
     cluster_backend,
-    dataset_on_pvc,
-    placement_of,
     print_manifests,
     print_time,
     run_id_of,
 )
-from kubetrain_pipelines.cli.train_settings import check_settings
-from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS
-from kubetrain_pipelines.requests.parse_parameters import parse_parameters
-from kubetrain_trainer.errors import InvalidSetting, check_one_of
+from kubetrain_pipelines.cli.train_places import dataset_on_pvc
+from kubetrain_pipelines.definitions.images import COMPONENTS
+from kubetrain_pipelines.requests.request_file import RequestFile
+from kubetrain_trainer.errors import InvalidSetting
 
 
-def run_command_and_show(options: TrainOptions) -> None:
-    command = command_job_of(options)
+def run_command_and_show(options: TrainOptions, asked: RequestFile) -> None:
+    command = command_job_of(options, asked)
     if options.dry_run:
         print_manifests(command)
         return
@@ -45,46 +44,43 @@ def run_command_and_show(options: TrainOptions) -> None:
     print_time(time)
 
 
-def command_job_of(options: TrainOptions) -> CommandJob:
+def command_job_of(options: TrainOptions, asked: RequestFile) -> CommandJob:
     """
     Raises:
         InvalidSetting: if an option or setting is invalid.
     """
-    for problem in _problems(options):
+    of_pods = {"pods": asked.request.get("pods", {}), "data": {"uri": "none"}}
+    run = parameters_of(of_pods, pipeline=PIPELINE, components_image=COMPONENTS)
+    for problem in _problems(options, asked, run):
         raise InvalidSetting(problem)
-    check_one_of(Launcher, "--launcher", options.launcher)
     if options.run_id:
         check_run_id("--run-id", options.run_id)
-    declared = [parameter for parameter in PARAMETERS if parameter.name == "placement"]
-    check_settings(declared, options.pairs, options.params, cluster=options.cluster)
-    dataset = dataset_on_pvc(options)
+    dataset = dataset_on_pvc(options.data, options.output)
     return CommandJob(
-        framework=options.framework,
+        framework=asked.pipeline,
         command=options.command,
         pipeline=PIPELINE,
         run_id=run_id_of(options),
         dataset_digest=dataset.digest,
-        workers=options.workers,
-        processes_per_worker=options.processes_per_worker,
-        launcher=Launcher(options.launcher),
-        placement=placement_of(options, parse_parameters(declared, options.pairs, options.params)),
+        workers=run.workers,
+        processes_per_worker=run.processes_per_worker,
+        launcher=Launcher(run.launcher),
+        placement=run.placement,
         mounts=tuple(mount for mount in dataset.mounts(options.output) if mount.claim),
     )
 
 
-def _problems(options: TrainOptions) -> Iterator[str]:
-    framework = options.framework
+def _problems(options: TrainOptions, asked: RequestFile, run: RunParameters) -> Iterator[str]:
+    framework = asked.pipeline
     if not options.cluster:
-        yield f"--framework {framework} runs only on a cluster: add --cluster"
+        yield f"{framework} runs only on a cluster: add --cluster"
     if not options.command:
-        yield f"--framework {framework} runs your own program: add -- and its command, such as -- python train.py"
+        yield f"{framework} runs your own program: add -- and its command, such as -- python train.py"
     if options.code:
-        yield "--code applies only to pytorch and tensorflow: build an image with your program"
-    if options.workers < 1:
-        yield f"--workers is {options.workers}: use at least 1"
-    if options.min_workers or options.max_workers:
-        yield "--min-workers and --max-workers apply only to pytorch: leave them out"
-    if options.processes_per_worker < 0:
-        yield f"--processes-per-worker is {options.processes_per_worker}: use at least 1, or leave it out"
-    if options.processes_per_worker > 1 and framework != MPI:
-        yield "--processes-per-worker applies only to trainers and mpi: let your program start its processes"
+        yield "--code applies only to train-pytorch and train-tensorflow: build an image with your program"
+    if others := sorted({*asked.request} - {"pods"}):
+        yield f"{framework} has settings of pods alone, but {others[0]} is set: leave it out"
+    if run.min_workers or run.max_workers:
+        yield "pods.min_workers and pods.max_workers apply only to train-pytorch: leave them out"
+    if run.processes_per_worker > 1 and framework != MPI:
+        yield "pods.processes applies only to train-pytorch and mpi: let your program start its processes"

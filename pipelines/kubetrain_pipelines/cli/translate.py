@@ -1,11 +1,11 @@
-"""`kubetrain translate`: the manifest of a hand-written job as a parameter file."""
+"""`kubetrain translate`: the manifest of a hand-written job as a file that describes a run."""
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kubetrain_pipelines.requests.yaml_text import to_yaml
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.durable_files import write_atomically
@@ -16,7 +16,7 @@ STDIN = "-"
 
 def translate_and_show(files: Sequence[Path], output: Path | None) -> None:
     translation = translate(read_manifests(_texts(files)))
-    content = json.dumps(translation.parameters, indent=2, ensure_ascii=False) + "\n"
+    content = to_yaml({"pipeline": translation.pipeline, **translation.request})
     if output:
         _write(output, content)
     else:
@@ -26,7 +26,7 @@ def translate_and_show(files: Sequence[Path], output: Path | None) -> None:
 
 def report(translation: Translation, output: Path | None) -> Iterator[str]:
     """Yield what the file does not have, and what to do next."""
-    becomes = f"a {translation.pipeline} run" if translation.pipeline else "a job of kubetrain train"
+    becomes = "a job of kubetrain train" if translation.command else f"a {translation.pipeline} run"
     yield f"{translation.source} becomes {becomes}"
     if translation.unmapped:
         yield "\nFields without a counterpart:"
@@ -44,13 +44,13 @@ def report(translation: Translation, output: Path | None) -> Iterator[str]:
 
 
 def _commands(translation: Translation, file: str) -> Iterator[str]:
-    if translation.pipeline:
-        yield f"  kubetrain render --pipeline {translation.pipeline} --params {file}"
-        yield f"  kubetrain submit {translation.pipeline} --params {file}"
+    if not translation.command:
+        yield f"  kubetrain render {file}"
+        yield f"  kubetrain submit {file}"
         return
     yield "  run this command, with --dry-run before -- to print the manifests first:"
-    yield f"  kubetrain train --cluster {shlex.join(translation.options)} --params {file} \\"
-    yield f"    -- {shlex.join(translation.command)}"
+    options = " ".join(["--cluster", *map(shlex.quote, translation.options)])
+    yield f"  kubetrain train {file} {options} -- {shlex.join(translation.command)}"
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:

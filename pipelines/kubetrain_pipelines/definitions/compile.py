@@ -14,7 +14,7 @@ from kfp.compiler import Compiler
 from kfp.compiler.compiler_utils import KubernetesManifestOptions
 
 from kubetrain_pipelines.definitions.images import image_warnings
-from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, function_path
+from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, TRAINING, function_path, parameters_of
 from kubetrain_pipelines.definitions.project import project
 from kubetrain_pipelines.definitions.version_name import version_name
 from kubetrain_trainer.durable_files import write_atomically
@@ -54,18 +54,33 @@ def pipelines() -> dict[str, Any]:
         InvalidSetting: if two have the same name, which is also that of the compiled file.
     """
     found: dict[str, str] = {}
-    repository = project()
-    for path in repository.pipelines or map(function_path, PIPELINES):
+    for path in project().pipelines or map(function_path, PIPELINES):
         name = path.partition(":")[2]
         if name in found:
             raise InvalidSetting(f"{found[name]} and {path} both compile to {name}.yaml: rename one of the functions")
         found[name] = path
-    return {name: _load(path, repository.path.parent) for name, path in found.items()}
+    return {name: load_pipeline(path) for name, path in found.items()}
 
 
-def _load(path: str, folder: Path) -> Any:
+def source_of(pipeline: str) -> str:
+    """Return the import path of a pipeline that a name or a path means: kubetrain's, or the repository's; else ""."""
+    if ":" in pipeline:
+        return pipeline
+    paths = [*map(function_path, PIPELINES), *project().pipelines]
+    return next((path for path in paths if path.partition(":")[2] == pipeline.replace("-", "_")), "")
+
+
+def compiled_pipeline(source: str) -> bytes:
+    """Return the file of one pipeline, by its import path."""
+    with tempfile.TemporaryDirectory() as folder:
+        _compile(load_pipeline(source), path := Path(folder, f"{source.partition(':')[2]}.yaml"))
+        return path.read_bytes()
+
+
+def load_pipeline(path: str) -> Any:
+    """Return the function of a pipeline by its import path, also one of the repository."""
     try:
-        return load_function(path, folder)
+        return load_function(path, project().path.parent)
     except InvalidSetting:
         raise
     except (TypeError, ValueError) as error:  # KFP builds a pipeline when its module is imported
@@ -102,11 +117,22 @@ def _compile(pipeline: Any, path: Path, **options: Any) -> None:
         InvalidSetting: if the function is not a pipeline that KFP accepts.
     """
     try:
+        _offer_choices(pipeline.pipeline_spec)
         Compiler().compile(pipeline, str(path), **options)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise InvalidSetting(
             f"{path.stem} cannot be compiled ({error}): see that it is a function with @dsl.pipeline, and has steps"
         ) from error
+
+
+def _offer_choices(spec: Any) -> None:
+    """Let the form show the choices of its fields as dropdowns, which KFP's SDK has no words for."""
+    choices = {item.name: item.choices for pipeline in TRAINING for item in parameters_of(pipeline)}
+    for name, parameter in spec.root.input_definitions.parameters.items():
+        del parameter.literals[:]
+        for choice in choices.get(name, ()):
+            is_text = isinstance(choice, str)
+            parameter.literals.add(**{"string_value" if is_text else "bool_value": choice})
 
 
 def write_compiled(folder: Path, output_format: OutputFormat) -> list[str]:

@@ -14,7 +14,7 @@ from kubetrain_components.launch_training.component import launch_training
 from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.run.stages import STAGES, RunStage
 from kubetrain_components.sync_dataset.component import sync_dataset
-from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS
+from kubetrain_pipelines.definitions.pipeline_parameters import TRAINING, parameters_of
 
 COMPONENTS: Mapping[str, Any] = {
     component.python_func.__name__: component
@@ -32,7 +32,7 @@ Each step can be killed and started again. [How it works](../../docs/how_it_work
 [your own pipeline](../../docs/kubeflow_pipelines.md#your-own-pipelines) can add steps. The pipeline `sync-only` runs
 the first step alone, and `kubetrain train` runs the job of the second one alone.
 """
-SETTINGS_LINK = "[parameters of the pipeline](../../docs/settings.md#parameters-of-the-pipelines)"
+SETTINGS_LINK = "[fields of the form](../../docs/settings.md#fields-of-the-forms)"
 
 
 def page() -> str:
@@ -44,7 +44,8 @@ def _step(stage: RunStage) -> Iterator[str]:
     summary, arguments, result = _sections(component.python_func.__doc__)
     inputs, outputs = component.component_spec.inputs or {}, component.component_spec.outputs or {}
     artifacts = [name for name in arguments if name in outputs and name not in inputs]
-    of_pipeline = [name for name in arguments if name in {parameter.name for parameter in PARAMETERS}]
+    fields = {parameter.name for pipeline in TRAINING for parameter in parameters_of(pipeline)}
+    of_pipeline = [name for name in inputs if name in fields]
     yield from (f"## [`{stage.name}`]({stage.name}/component.py): {stage.title.lower()}", "", summary, "")
     yield from (f"Takes these {SETTINGS_LINK}: {_code(of_pipeline)}.", "") if of_pipeline else ()
     yield from ("| kind | name | type | meaning |", "| --- | --- | --- | --- |")

@@ -1,26 +1,26 @@
-"""The parameters of kubetrain's pipelines: name, type, default and description of each, declared only here.
-
-The signatures of the pipelines, `--set`, the forms of the Kubeflow Pipelines UI and docs/settings.md derive from them.
-"""
+"""The parameters of kubetrain's pipelines, which are the fields of their forms: one for each setting that many runs
+change, and one of each group for its other settings."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, Field, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, get_origin
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.object_store.credentials import DEFAULT_SECRET
+from kubetrain_components.run.names import GROUPS, SETTINGS, RunSetting
+from kubetrain_components.run.request import MORE
+from kubetrain_components.run.run_settings import RunSettings
+from kubetrain_pipelines.definitions.images import COMPONENTS, TRAINERS
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.frameworks import PACKAGES
-from kubetrain_trainer.settings.base import Settings
-from kubetrain_trainer.settings.config import TrainConfig
 
 FRAMEWORKS = {f"train-{framework}": framework for framework in PACKAGES}
 """The framework of each pipeline that trains."""
 TRAINING = tuple(FRAMEWORKS)
-PIPELINES = (*TRAINING, "sync-only")
+SYNC_ONLY = "sync-only"
+PIPELINES = (*TRAINING, SYNC_ONLY)
 REQUIRED = inspect.Parameter.empty
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -33,132 +33,11 @@ class Parameter:
     """str, int, float, bool, dict[str, Any] or list[Any]."""
     default: Any
     description: str
-    _: KW_ONLY
-    pipelines: tuple[str, ...] = TRAINING
-    is_local: bool = False
-    """True if `kubetrain run`, which has no PVCs, pods or secrets, accepts it too."""
+    choices: tuple[Any, ...] = ()
 
     @property
     def is_required(self) -> bool:
         return self.default is REQUIRED
-
-
-def describe(setting: "Field[Any]") -> str:
-    """Return the meaning of a setting with its choices."""
-    choices = [choice for choice in setting.metadata["choices"] if choice]
-    return f"{setting.metadata['meaning']} ({', '.join(choices)})" if choices else setting.metadata["meaning"]
-
-
-def _from_setting(kind: type[Settings], name: str, pipelines: tuple[str, ...] = TRAINING) -> Parameter:
-    """Return the parameter for a setting that many runs change, so that they need no JSON object."""
-    setting = next(field for field in fields(kind) if field.name == name)
-    meaning = describe(setting)
-    return Parameter(name, setting.type, setting.default, f"{meaning[0].upper()}{meaning[1:]}.", pipelines=pipelines)
-
-
-def _object(kind: type[Settings], description: str, **where: Any) -> Parameter:
-    return Parameter(kind.PARAMETER, dict[str, Any], {}, description, **where)
-
-
-# Required parameters come first, as in every Python signature.
-PARAMETERS = (
-    Parameter(
-        "dataset_uri",
-        str,
-        REQUIRED,
-        "Dataset: s3://BUCKET/PREFIX; to train, with the folders train/, val/ and test/.",
-        pipelines=PIPELINES,
-        is_local=True,
-    ),
-    Parameter("model_uri", str, REQUIRED, "URI under which models are published: s3://BUCKET/PREFIX.", is_local=True),
-    Parameter("s3_endpoint", str, "", "URL of the S3 server; empty: AWS.", pipelines=PIPELINES, is_local=True),
-    Parameter(
-        "s3_secret",
-        str,
-        DEFAULT_SECRET,
-        "Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without it, the pods' service account is used.",
-        pipelines=PIPELINES,
-    ),
-    Parameter(
-        "dataset_access",
-        str,
-        "credentials",
-        "How to access the dataset in S3: credentials, anonymous (a public bucket) or requester-pays.",
-        pipelines=PIPELINES,
-        is_local=True,
-    ),
-    _from_setting(Storage, "staging_claim", PIPELINES),
-    _from_setting(Storage, "staging_size", PIPELINES),
-    _from_setting(Storage, "output_claim"),
-    _from_setting(Storage, "exposure", PIPELINES),
-    _from_setting(Storage, "storage_class", PIPELINES),
-    _object(Storage, "Other storage settings, as a JSON object.", pipelines=PIPELINES),
-    Parameter("workers", int, 2, "Training pods, including the Master (PyTorch) or Chief (TensorFlow).", is_local=True),
-    Parameter(
-        "min_workers",
-        int,
-        0,
-        "Min pods with which an elastic job continues after losing others; 0: not elastic, all pods restart.",
-        pipelines=("train-pytorch",),
-        is_local=True,
-    ),
-    Parameter(
-        "max_workers",
-        int,
-        0,
-        "Max pods to which an elastic job grows, if there is room or an autoscaler adds them; 0: as many as workers.",
-        pipelines=("train-pytorch",),
-        is_local=True,
-    ),
-    Parameter(
-        "processes_per_worker",
-        int,
-        0,
-        "PyTorch processes in each pod; 0: one for each GPU, or one without GPUs.",
-        pipelines=("train-pytorch",),
-        is_local=True,
-    ),
-    Parameter(
-        "launcher",
-        str,
-        "auto",
-        "Launcher of the training pods: training-operator, trainer or job; auto: the first that the cluster has.",
-        is_local=True,
-    ),
-    _from_setting(Placement, "cpu"),
-    _from_setting(Placement, "memory"),
-    _from_setting(Placement, "gpus"),
-    _from_setting(Placement, "shm_size"),
-    _object(Placement, "Other settings for where and how pods run, as a JSON object.", pipelines=PIPELINES),
-    Parameter(
-        "evaluation_placement",
-        dict[str, Any],
-        {},
-        "Settings of placement that differ for the evaluation, which has one GPU at most if this sets no gpus.",
-    ),
-    _object(TrainConfig, "Training settings that differ from their defaults, as a JSON object.", is_local=True),
-    Parameter(
-        "min_accuracy",
-        float,
-        0.0,
-        "Accuracy on the test split that a model needs to be published; 0: no minimum.",
-        is_local=True,
-    ),
-    Parameter(
-        "gate",
-        str,
-        "",
-        "Conditions that a model must meet to be published, on the test split: accuracy>=0.9, loss<0.3, not worse than "
-        "latest by 0.005; empty: none.",
-        is_local=True,
-    ),
-    Parameter(
-        "skip_unchanged",
-        bool,
-        False,
-        "Skip training and keep the latest model if dataset, settings, number of processes and image are unchanged.",
-    ),
-)
 
 
 def framework_of(pipeline: str) -> str:
@@ -179,12 +58,69 @@ def function_path(pipeline: str) -> str:
 
 
 def parameters_of(pipeline: str) -> list[Parameter]:
-    return [parameter for parameter in PARAMETERS if pipeline in parameter.pipelines]
+    """Return the fields of a form. Required ones come first, as in every Python signature."""
+    return sorted(_parameters(pipeline), key=lambda parameter: not parameter.is_required)
 
 
-def with_defaults(parameters: Iterable[Parameter], defaults: Mapping[str, Any]) -> list[Parameter]:
-    """Return the parameters, some of them with other defaults."""
-    return [replace(parameter, default=defaults.get(parameter.name, parameter.default)) for parameter in parameters]
+def _parameters(pipeline: str) -> Iterator[Parameter]:
+    settings = [setting for setting in SETTINGS.values() if _has(pipeline, setting)]
+    for group, meaning in GROUPS.items():
+        in_group = [setting for setting in settings if setting.group == group]
+        in_form = [setting for setting in in_group if _is_in_form(pipeline, setting)]
+        yield from map(_field_of, in_form)
+        if len(in_form) < len(in_group):
+            example = '{"name": value}'
+            yield Parameter(f"{group}_{MORE}", dict[str, Any], {}, f"Other settings of {meaning}: {example}.")
+
+
+def _has(pipeline: str, setting: RunSetting) -> bool:
+    if pipeline == SYNC_ONLY:
+        of_dataset = setting.kind is RunSettings and setting.group == "data"
+        return of_dataset or setting.kind is Placement or (setting.kind is Storage and "output" not in setting.key)
+    return setting.field.metadata["only"] in ("", "cluster", FRAMEWORKS[pipeline])
+
+
+def _is_in_form(pipeline: str, setting: RunSetting) -> bool:
+    """The pod of a transfer has resources of its own, so only its placement may be of interest."""
+    return setting.field.metadata["in_form"] and not (pipeline == SYNC_ONLY and setting.kind is Placement)
+
+
+def _field_of(setting: RunSetting) -> Parameter:
+    declared = setting.field.metadata
+    meaning = f"{setting.meaning[0].upper()}{setting.meaning[1:]}."
+    if setting.name == "train.entry":
+        return Parameter(setting.form_field, str, "", "Script or command of your own: train.py --lr 1e-3.")
+    default = REQUIRED if declared["is_required"] else setting.default
+    choices = (True, False) if setting.field.type is bool else declared["choices"]
+    return Parameter(setting.form_field, setting.field.type, default, meaning, choices)
+
+
+@dataclass(frozen=True)
+class DeclaredPipeline:
+    """One of kubetrain's pipelines, without the time that it takes to compile it."""
+
+    name: str
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return parameters_of(self.name)
+
+    def first_step(self, form: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what sync_dataset gets if these parameters are set."""
+        framework = FRAMEWORKS.get(self.name, "")
+        defaults = {item.name: item.default for item in self.parameters}
+        pods = {"components_image": COMPONENTS, "trainer_image": TRAINERS.get(framework, "")}
+        return {**defaults, **form, "pipeline": self.name, "framework": framework, **pods}
+
+
+def described(purpose: str) -> str:
+    """Return what the page of a pipeline shows: its purpose, an example, and where its fields are explained."""
+    return (
+        f"{purpose}\n\nFor example: data_uri s3://my-bucket/flowers, model_uri s3://my-bucket/models, model_name "
+        "torchvision:resnet50, train_epochs 30, pods_workers 4, pods_gpus 1.\n\n`kubetrain settings` and "
+        "docs/settings.md explain every field: train_epochs is train.epochs there. Other settings of a group are a "
+        'JSON object in its field that ends in more, such as train_more: {"clip_norm": 0.5}.'
+    )
 
 
 def signature_of(parameters: Iterable[Parameter]) -> inspect.Signature:

@@ -1,88 +1,89 @@
-"""Generates docs/settings.md, with the default and meaning of every parameter and setting, from their declarations.
+"""Generates docs/settings.md, with the default and meaning of every setting, from their declarations.
 
 python -m kubetrain_pipelines.definitions.settings_page >docs/settings.md
 """
 
-from collections.abc import Iterator
-from dataclasses import Field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import Any
 
-from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, describe, parameters_of
-from kubetrain_trainer.settings.augmentation import Recipe
-from kubetrain_trainer.settings.base import Settings, as_text, default_of
-from kubetrain_trainer.settings.config import GROUPS, TrainConfig
-from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
-from kubetrain_trainer.settings.schedule_args import SCHEDULES
-from kubetrain_trainer.settings.synthetic_data import SyntheticData
+from kubetrain_components.run.names import GROUPS, OPTIONS, SETTINGS, RunSetting
+from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, parameters_of
+from kubetrain_trainer.settings.base import Settings, as_text
+from kubetrain_trainer.settings.config import GROUPS as SUBJECTS
+from kubetrain_trainer.settings.config import TrainConfig
 
-SETTINGS: dict[type[Settings], str] = {
-    TrainConfig: "`train_config`: training",
-    Placement: "`placement`: where and how pods run",
-    Storage: "`storage`: where data is stored, and how pods access it",
-}
-PIPELINES_HEAD = (
-    "Set these in the form of the Kubeflow Pipelines UI, or with `--set NAME=VALUE` on the command line. A run on this "
-    "machine takes only those that apply there."
-)
-SETTINGS_HEAD = (
-    "Set these in the JSON object of this parameter, or one by one with `--set NAME=VALUE` on the command line."
-)
+HEAD = """# Settings
+
+A setting has one name everywhere, GROUP.NAME:
+
+```yaml
+# flowers.yaml
+pipeline: train-pytorch
+data: {uri: s3://my-bucket/flowers}
+model: {name: torchvision:resnet50, uri: s3://my-bucket/models, gate: "accuracy>=0.9"}
+pods: {workers: 4, gpus: 1}
+train: {epochs: 30, batch_size: 64, learning_rate: 0.1, recipe: standard}
+```
+
+Every command takes this file, such as `kubetrain run flowers.yaml`. `--set train.epochs=1` replaces one setting of it,
+and `kubetrain.run("flowers.yaml", train={"epochs": 1})` does the same in Python. In the form of Kubeflow Pipelines, the
+field is `train_epochs`. Settings without a field of their own go into the field of their group, such as `train_more`,
+as a JSON object: `{"clip_norm": 0.5}`.
+
+`--set` takes text as it is (`train.entry="train.py --lr 1e-3"`), one part of an object (`pods.nccl.NCCL_DEBUG=INFO`),
+other values as YAML or JSON, and with `@` the content of a file (`pods.pod=@pod.yaml`).
+"""
 
 
 def page() -> str:
-    return "\n".join(["# Parameters and settings", "", *_pipelines(), *_settings()])
+    return "\n".join([HEAD, *_groups(), *_objects(), *_forms()])
 
 
-def _pipelines() -> Iterator[str]:
-    yield from ("## Parameters of the pipelines", "", PIPELINES_HEAD, "")
-    for pipeline in PIPELINES:
-        yield from (f"### {pipeline}", "", "| parameter | default | meaning |", "| --- | --- | --- |")
-        for item in parameters_of(pipeline):
-            yield _row(item.name, "required" if item.is_required else _code(item.default), item.description)
-        yield ""
-
-
-def _settings() -> Iterator[str]:
-    for kind, title in SETTINGS.items():
-        yield from (f"## {title}", "", SETTINGS_HEAD, "")
-        if kind is TrainConfig:
-            for heading, group in GROUPS.items():
-                yield from (f"### {heading}", "", *_table(group))
-            yield from _objects()
-            changeable = ", ".join(f"`{name}`" for name in TrainConfig.names_with("is_changeable"))
-            yield from (f"A run that resumes may change {changeable}.", "")
-        else:
-            yield from _table(kind)
+def _groups() -> Iterator[str]:
+    for group, meaning in GROUPS.items():
+        yield from (f"## `{group}`: {meaning}", "")
+        of_group = [
+            item for item in SETTINGS.values() if item.group == group and not item.field.metadata["is_internal"]
+        ]
+        if group != "train":
+            yield from _table(of_group)
+            continue
+        names = {heading: kind.names() for heading, kind in SUBJECTS.items()}
+        yield from _table(item for item in of_group if item.kind is not TrainConfig)
+        for heading, of_subject in names.items():
+            in_subject = [item for item in of_group if item.field.name in of_subject]
+            yield from ((f"### {heading}", "", *_table(in_subject)) if in_subject else ())
+        changeable = ", ".join(f"`train.{name}`" for name in TrainConfig.names_with("is_changeable"))
+        yield from (f"A run that resumes may change {changeable}.", "")
 
 
 def _objects() -> Iterator[str]:
     """The options that the objects among the training settings hold."""
-    for kind in (SyntheticData, Recipe):
-        yield from (f"### Options in `{kind.PARAMETER}`", "", *_table(kind))
-    for name, kinds in (("optimizer_args", OPTIMIZERS), ("schedule_args", SCHEDULES)):
+    for name, kinds in OPTIONS.items():
         for choice, kind in kinds.items():
-            yield from (f"### Options in `{name}` for {choice}", "", *_table(kind))
+            yield from (f"### Options in `{name}`{f' with {choice}' if choice else ''}", "", *_options(kind))
 
 
-def _table(kind: type[Settings]) -> Iterator[str]:
+def _options(kind: type[Settings]) -> Iterator[str]:
+    return _table(RunSetting(kind, field) for field in fields(kind))
+
+
+def _forms() -> Iterator[str]:
+    yield from ("## Fields of the forms", "")
+    for pipeline in PIPELINES:
+        names = ", ".join(
+            f"`{item.name}`{' (required)' if item.is_required else ''}" for item in parameters_of(pipeline)
+        )
+        yield from (f"{pipeline}: {names}.", "")
+
+
+def _table(settings: Iterable[RunSetting]) -> Iterator[str]:
     yield from ("| setting | default | meaning |", "| --- | --- | --- |")
-    for field in fields(kind):
-        if not field.metadata["is_internal"]:
-            yield _row(field.name, _code(default_of(field)), _meaning(field))
+    for setting in settings:
+        default = "required" if setting.field.metadata["is_required"] else _code(setting.default)
+        yield f"| `{setting.name}` | {default} | {setting.meaning.replace('|', chr(92) + '|')} |"
     yield ""
-
-
-def _meaning(field: Field[Any]) -> str:
-    """Return the meaning, with the facts of the declaration that say when the setting applies."""
-    only = {"pytorch": "PyTorch: "}.get(field.metadata["only"], "")
-    used_with = "{}={}: ".format(*field.metadata["used_with"]) if field.metadata["used_with"] else ""
-    return f"{only}{used_with}{describe(field)}"
-
-
-def _row(name: str, default: str, meaning: str) -> str:
-    return f"| `{name}` | {default} | {meaning.replace('|', chr(92) + '|')} |"
 
 
 def _code(value: Any) -> str:

@@ -2,13 +2,15 @@
 
 from kfp import dsl
 
-from kubetrain_pipelines.definitions.pipeline_parameters import with_parameters
+from kubetrain_pipelines.definitions.pipeline_parameters import described, with_parameters
 from kubetrain_pipelines.definitions.training_stages import Channel, sync_train_evaluate_promote
 
 NAME = "train-pytorch"
 
 
-@dsl.pipeline(name=NAME, description="S3 dataset to a checked, published model with PyTorch DDP on several pods.")
+@dsl.pipeline(
+    name=NAME, description=described("S3 dataset to a checked, published model with PyTorch DDP on several pods.")
+)
 @with_parameters(NAME)
 def train_pytorch(**parameters: Channel) -> str:
     """

@@ -13,7 +13,7 @@ from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.run.stages import COLLECT, EVALUATE, PROMOTE, SYNC, TRAIN
 from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines.definitions import images
-from kubetrain_pipelines.definitions.pipeline_parameters import PARAMETERS, signature_of
+from kubetrain_pipelines.definitions.pipeline_parameters import parameters_of, signature_of
 from kubetrain_pipelines.definitions.task_settings import (
     as_launcher,
     as_step,
@@ -25,17 +25,6 @@ from kubetrain_trainer.errors import InvalidSetting
 
 Channel = Any
 """A parameter of a pipeline during its compilation (a KFP PipelineChannel), or a constant."""
-TRAINING_PARAMETERS = (
-    "output_claim",
-    "workers",
-    "min_workers",
-    "max_workers",
-    "processes_per_worker",
-    "launcher",
-    "evaluation_placement",
-)
-JUDGING_PARAMETERS = ("output_claim", "train_config", "min_accuracy", "gate")
-PUBLISHING_PARAMETERS = ("dataset_uri", "model_uri", "s3_endpoint", "train_config")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +44,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
     Args:
         framework: pytorch or tensorflow.
         pipeline: Name of the pipeline.
-        parameters: Parameters of train-pytorch (see docs/settings.md), with defaults for those left out.
+        parameters: Fields of the form, such as train_epochs (see docs/settings.md), with defaults for those left out.
 
     Returns:
         The tasks, which the pipeline may configure further or build on.
@@ -65,28 +54,26 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
     """
     _check_is_first()
     run = {"pipeline": pipeline, "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
-    bound = signature_of(PARAMETERS).bind(**parameters)
+    bound = signature_of(parameters_of(f"train-{framework}")).bind(**parameters)
     bound.apply_defaults()
-    given = bound.arguments
-    s3_secret, output_claim = given["s3_secret"], given["output_claim"]
+    form = bound.arguments
+    secret, output_claim = form["data_secret"], form["storage_output_claim"]
 
     synced = sync_dataset(
         framework=framework,
         components_image=images.COMPONENTS,
         trainer_image=images.TRAINERS[framework],
-        **given,
+        **form,
         **run,
     )
-    with_s3_secret(with_own_resources(as_launcher(as_step(synced, SYNC.title))), s3_secret)
-    dataset = synced.outputs["dataset_place"]
+    with_s3_secret(with_own_resources(as_launcher(as_step(synced, SYNC.title))), secret)
+    dataset, settings = synced.outputs["dataset_place"], synced.outputs["run"]
 
     trained = launch_training(
         framework=framework,
         dataset=dataset,
-        placement=synced.outputs["placement"],
-        train_config=synced.outputs["train_config"],
+        run=settings,
         reused=synced.outputs["reused"],
-        **{name: given[name] for name in TRAINING_PARAMETERS},
         **run,
     )
     as_launcher(as_step(trained, TRAIN.title))
@@ -102,22 +89,22 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         latest=synced.outputs["latest"],
         reused=reused,
         model=collected.outputs["model"],
-        **{name: given[name] for name in JUDGING_PARAMETERS},
+        run=settings,
         **run,
     )
     with_output(with_own_resources(as_launcher(as_step(evaluated, EVALUATE.title))), output_claim)
 
     promoted = promote_model(
+        run=settings,
         image=trained.outputs["image"],
         image_id=trained.outputs["image_id"],
         reused=reused,
         conditions_met=evaluated.outputs["conditions_met"],
         refusal=evaluated.outputs["refusal"],
         run_id=run["run_id"],
-        **{name: given[name] for name in PUBLISHING_PARAMETERS},
     )
     with_output(with_own_resources(as_step(promoted, PROMOTE.title)), output_claim)
-    with_s3_secret(promoted, s3_secret)
+    with_s3_secret(promoted, secret)
     return Stages(sync=synced, launch=trained, collect=collected, evaluate=evaluated, promote=promoted)
 
 

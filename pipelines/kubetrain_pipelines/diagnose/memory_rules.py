@@ -18,8 +18,8 @@ RULES = (
             "Error while creating shared memory segment /dev/shm/nccl-",
         ),
         explanation="Data loading processes pass batches through /dev/shm, and so does NCCL between GPUs of a node.",
-        remedy="Set shm_size in placement, such as --set shm_size=16Gi: it counts as memory, so raise memory as much. "
-        "Outside of kubetrain, mount an emptyDir of medium Memory at /dev/shm. Or lower loader_workers.",
+        remedy="Set pods.shm_size, such as --set pods.shm_size=16Gi: it counts as memory, so raise pods.memory as "
+        "much. Outside of kubetrain, mount an emptyDir of medium Memory at /dev/shm. Or lower train.loader_workers.",
         samples=(
             Sample(
                 "RuntimeError: unable to allocate shared memory(shm) for file </torch_27170_1539129087_0>: "
@@ -77,18 +77,19 @@ RULES = (
         title="A pod exceeded its memory limit",
         texts=(
             "ran out of memory (limit ",
-            "ran out of memory: raise memory",
+            "ran out of memory: raise pods.memory",
             "OOMKilled",
             "Memory cgroup out of memory",
             "Out of memory: Killed process",
             "oom-kill:constraint",
         ),
         explanation="The kernel killed a process because the pod's memory limit, or the node's memory, was used up.",
-        remedy="Raise memory in placement, or lower batch_size, loader_workers or shm_size, which counts as memory.",
+        remedy="Raise pods.memory, or lower train.batch_size, train.loader_workers or pods.shm_size, which counts as "
+        "memory.",
         samples=(
             Sample(
-                "launch_training failed: worker-0 ran out of memory (limit 64Mi): raise memory, or lower batch_size or "
-                "loader_workers (after 3 restarts)",
+                "launch_training failed: worker-0 ran out of memory (limit 64Mi): raise pods.memory, or lower "
+                "train.batch_size or train.loader_workers (after 3 restarts)",
                 "recorded on a cluster",
             ),
             Sample(
@@ -103,7 +104,8 @@ RULES = (
         certainty=Certainty.LIKELY,
         texts=("Signal 7 (SIGBUS) received by PID", "Bus error"),
         explanation="A page of /dev/shm, or of a file that another process cut short, could not be provided.",
-        remedy="Set shm_size in placement, such as --set shm_size=16Gi: it counts as memory, so raise memory as much.",
+        remedy="Set pods.shm_size, such as --set pods.shm_size=16Gi: it counts as memory, so raise pods.memory as "
+        "much.",
         after=("shared-memory",),
         samples=(
             Sample("  traceback : Signal 7 (SIGBUS) received by PID 27344", "torchrun of PyTorch 2.15"),
@@ -147,8 +149,8 @@ RULES = (
                 "provoked by tests: an allocation above the process's limit",
             ),
             Sample(
-                "error: out of memory in the first step, with batch_size=8: lower batch_size, raise "
-                "gradient_accumulation, set precision=bf16, or give each pod more memory (or a larger GPU)",
+                "error: out of memory in the first step, with train.batch_size=8: lower train.batch_size, raise "
+                "train.gradient_accumulation, set train.precision=bf16, or give each pod more memory (or a larger GPU)",
                 "provoked by tests: a training that allocates too much",
             ),
         ),
@@ -167,8 +169,8 @@ RULES = (
         pattern=r"Signal 9 \(SIGKILL\) received by PID|failed \(exitcode: -9\)|was killed by SIGKILL \(exit code 137\)"
         rf"|ended with exit code 137|^{PREFIX}(?:\S+: line \d+: +\d+ )?Killed\b",
         explanation="Nothing says who killed it. Most often it is the kernel, when memory runs out.",
-        remedy="Look for the reason OOMKilled in `kubectl describe pod`, or at the node's `dmesg`. Raise memory in "
-        "placement, or lower batch_size or loader_workers.",
+        remedy="Look for the reason OOMKilled in `kubectl describe pod`, or at the node's `dmesg`. Raise pods.memory, "
+        "or lower train.batch_size or train.loader_workers.",
         after=("pod-memory", "shared-memory", "preempted", "evicted", "node-lost"),
         samples=(
             Sample(

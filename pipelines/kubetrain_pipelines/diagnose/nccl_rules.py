@@ -87,8 +87,8 @@ RULES = (
         ),
         explanation="The processes met, but NCCL's own connections, on random ports, fail.",
         remedy="Allow all ports between the pods of the job (NetworkPolicy, firewall). If nodes have several networks, "
-        """name the one that connects them: `--set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'`. If a process only comes """
-        "late, raise nccl_timeout_seconds.",
+        "name the one that connects them: `--set pods.nccl.NCCL_SOCKET_IFNAME=eth0`. If a process only comes late, "
+        "raise train.nccl_timeout_seconds.",
         after=("wrong-interface", *PEER_CAUSES),
         samples=(
             Sample(
@@ -108,8 +108,8 @@ RULES = (
         title="InfiniBand was asked for, and NCCL has no device for it",
         texts=("Failed to initialize any NET plugin", "Failed to initialize NET plugin IB"),
         explanation="NCCL_NET is IB, but the pod has no InfiniBand device, or its image lacks the libraries.",
-        remedy="Request the device with rdma in placement, check it with `ibstat` in the pod, and build the image with "
-        "the libraries (docs/administrators/infiniband.md). To use TCP, set network=ethernet.",
+        remedy="Request the device with pods.rdma, check it with `ibstat` in the pod, and build the image with the "
+        "libraries (docs/administrators/infiniband.md). To use TCP, set pods.network=ethernet.",
         samples=(
             Sample(
                 "node1:60:81 [0] plugin/net.cc:375 NCCL WARN Failed to initialize any NET plugin",
@@ -122,8 +122,8 @@ RULES = (
         title="InfiniBand may not lock memory",
         texts=("NCCL WARN *Call to ibv_*failed with error Cannot allocate memory",),
         explanation="RDMA needs locked memory, and the container's limit is lower.",
-        remedy="Request the device with rdma in placement, which lets pods lock memory, or raise LimitMEMLOCK of the "
-        "nodes' container runtime (docs/administrators/infiniband.md). `ulimit -l` shows the limit.",
+        remedy="Request the device with pods.rdma, which lets pods lock memory, or raise LimitMEMLOCK of the nodes' "
+        "container runtime (docs/administrators/infiniband.md). `ulimit -l` shows the limit.",
         samples=(
             Sample(
                 "node1:60:81 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
@@ -136,9 +136,9 @@ RULES = (
         title="InfiniBand or RoCE devices of two nodes cannot reach each other",
         texts=("Call to ibv_modify_qp failed", "Failed to modify QP to "),
         explanation="The processes met over TCP, but their network devices have no route to each other.",
-        remedy="Choose the devices that are in one network by NCCL_IB_HCA. With RoCE, also set NCCL_IB_GID_INDEX "
-        "and check the routes between the nodes; where only devices with the same number are connected, "
-        "set NCCL_CROSS_NIC=0. To try without, set network=ethernet.",
+        remedy="Choose the devices that are in one network by NCCL_IB_HCA. With RoCE, also set NCCL_IB_GID_INDEX and "
+        "check the routes between the nodes; where only devices with the same number are connected, set "
+        "NCCL_CROSS_NIC=0. To try without, set pods.network=ethernet.",
         samples=(
             Sample(
                 "misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
@@ -166,7 +166,7 @@ RULES = (
         title="NVLink SHARP does not work on this node",
         texts=("nvls.cc:*NCCL WARN Cuda failure", "Failed to bind NVLink SHARP"),
         explanation="NCCL could not use the multicast memory of the NVSwitches, which the fabric manager sets up.",
-        remedy="Set NCCL_NVLS_ENABLE=0 in `nccl` to train without it, and restart nvidia-fabricmanager on the node.",
+        remedy="Set NCCL_NVLS_ENABLE=0 in pods.nccl to train without it, and restart nvidia-fabricmanager on the node.",
         samples=(
             Sample(
                 "transport/nvls.cc:598 NCCL WARN Cuda failure 1 'invalid argument'",

@@ -22,7 +22,7 @@ RULES = (
         ),
         explanation="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this pod does not have.",
         remedy="Remove the variable, or name an interface that `ip -brief address` lists in the pod, such as "
-        """`--set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'`. With host_network the names are those of the node.""",
+        "`--set pods.nccl.NCCL_SOCKET_IFNAME=eth0`. With pods.host_network the names are those of the node.",
         samples=(
             Sample(
                 "vm:28060:28060 [0] bootstrap.cc:126 (bootstrapNetInit) NCCL WARN Bootstrap : no socket interface "
@@ -52,8 +52,8 @@ RULES = (
         pattern=r"The server socket has failed to (?:bind|listen on .*EADDRINUSE)|Could not start gRPC server"
         r"|^(?!.*metrics are not served).*OSError: \[Errno 98\] Address already in use",
         explanation="Another process listens on the port that this one must open.",
-        remedy="End the other process (`ss -ltnp` names it). With host_network, kubetrain gives each job its own port; "
-        "elsewhere set another MASTER_PORT.",
+        remedy="End the other process (`ss -ltnp` names it). With pods.host_network, kubetrain gives each job its own "
+        "port; elsewhere set another MASTER_PORT.",
         samples=(
             Sample(
                 "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
@@ -96,7 +96,7 @@ RULES = (
         ),
         explanation="The processes that started waited for the others until the timeout.",
         remedy="Check that all pods run (`kubectl get pods`): some may wait for nodes, images or a queue. If they need "
-        "longer to start, raise nccl_timeout_seconds.",
+        "longer to start, raise train.nccl_timeout_seconds.",
         after=("no-dns", "unschedulable", "image-pull", "quota", "queue", *PEER_CAUSES),
         samples=(
             Sample(
@@ -189,8 +189,8 @@ RULES = (
         texts=("Watchdog caught collective operation timeout",),
         explanation="All processes must take part in each operation. This one waited until its timeout.",
         remedy="Look for the rank that is behind: the one that hangs or does not appear among these lines, or whose "
-        "last enqueued work is lowest. If one legitimately takes longer, raise nccl_timeout_seconds. "
-        """`--set 'nccl={"NCCL_DEBUG": "INFO"}'` logs the network in use.""",
+        "last enqueued work is lowest. If one legitimately takes longer, raise train.nccl_timeout_seconds. "
+        "`--set pods.nccl.NCCL_DEBUG=INFO` logs the network in use.",
         samples=(
             Sample(
                 "[rank0]:[E1206 18:44:12.715298746 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "

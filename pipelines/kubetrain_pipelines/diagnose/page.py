@@ -36,16 +36,20 @@ Pass the logs of all pods: the process that reports an error is often not the on
 ADVICE = (
     (
         "Raise NCCL's timeout",
-        "`nccl_timeout_seconds` sets it (`NCCL_TIMEOUT` has no effect). A process that exceeds it reports the line of "
-        "code where it is, and logs all stacks.",
+        "`train.nccl_timeout_seconds` sets it (`NCCL_TIMEOUT` has no effect). A process that exceeds it reports the "
+        "line of code where it is, and logs all stacks.",
         "Raise it if a step, a validation batch or the start of a pod takes longer.",
     ),
     (
         "Set `NCCL_DEBUG=INFO`",
         "PyTorch: the log begins with the network in use, and has NCCL's warnings.",
-        """`--set 'nccl={"NCCL_DEBUG": "INFO"}'` logs everything, on each rank; then diagnose the logs.""",
+        "`--set pods.nccl.NCCL_DEBUG=INFO` logs everything, on each rank; then diagnose the logs.",
     ),
-    ("Set `NCCL_SOCKET_IFNAME`", "`network=ethernet` sets it.", "Set it in `nccl` if nodes have several networks."),
+    (
+        "Set `NCCL_SOCKET_IFNAME`",
+        "`pods.network=ethernet` sets it.",
+        "Set it in `pods.nccl` if nodes have several networks.",
+    ),
     (
         "Check the network between pods (`ping`)",
         "Processes that cannot reach each other end with a timeout, which `kubetrain diagnose` explains.",
@@ -54,8 +58,8 @@ ADVICE = (
     ),
     (
         "Enlarge `/dev/shm`",
-        "Each pod has its own, of `shm_size` (1Gi).",
-        "Raise it for many loader processes or large batches, and `memory` with it.",
+        "Each pod has its own, of `pods.shm_size` (1Gi).",
+        "Raise it for many loader processes or large batches, and `pods.memory` with it.",
     ),
     (
         "Check GPUs (`nvidia-smi`)",
@@ -65,19 +69,19 @@ ADVICE = (
     ),
     (
         "Check InfiniBand (`ibstat`)",
-        "`network=infiniband` makes NCCL fail instead of falling back to TCP.",
+        "`pods.network=infiniband` makes NCCL fail instead of falling back to TCP.",
         "`kubectl exec POD -- ibstat` must show `State: Active`; see [InfiniBand](administrators/infiniband.md).",
     ),
     (
         "Find out why training is slow",
         "It warns if it waits for data or for a slow process, serves the times of steps as metrics, and names slow "
-        "links and GPUs (`preflight`).",
+        "links and GPUs (`train.preflight`).",
         "See `waits-for-data`, `slow-rank`, `tcp-used`, `sockets-used`, `no-gpu-direct`, `slow-link` and `slow-device` "
         "below.",
     ),
     (
         "Restart what failed",
-        "Pods restart up to `max_restarts` times and resume from the last checkpoint.",
+        "Pods restart up to `pods.max_restarts` times and resume from the last checkpoint.",
         "Start a failed run again with its run ID.",
     ),
 )

@@ -24,8 +24,8 @@ RULES = (
             ": command not found",
             "sh: *: not found",
             "can't open file '*': [Errno 2]",
-            "entry: there is no script '",
-            "entry: there is no program '",
+            "train.entry: there is no script '",
+            "train.entry: there is no program '",
         ),
         explanation="The image does not have it, or not where the command looks for it.",
         remedy="Name the path that the file has in the image, add the program to the image, or bring your code with "
@@ -49,7 +49,7 @@ RULES = (
         texts=("exec format error", "Exec format error", "Signal 4 (SIGILL) received by PID", "Illegal instruction"),
         explanation="The image is for another architecture, or a library uses instructions that this CPU lacks.",
         remedy="Build the image for the architecture of the nodes (`docker build --platform linux/amd64`), or choose "
-        "nodes that fit it by nodeSelector of pod.",
+        "nodes that fit it by nodeSelector of pods.pod.",
         samples=(
             Sample("exec /usr/local/bin/python: exec format error", "the container runtime"),
             Sample("  traceback : Signal 4 (SIGILL) received by PID 27344", "torchrun of PyTorch 2.15"),
@@ -62,8 +62,8 @@ RULES = (
         texts=("Segmentation fault", "Signal 11 (SIGSEGV) received by PID", "exit code 139"),
         explanation="Code that is not Python accessed memory that it does not own, often because libraries do not fit "
         "together.",
-        remedy='Set PYTHONFAULTHANDLER, `--set \'env={"PYTHONFAULTHANDLER": "1"}\'`: the log then shows the lines of '
-        "Python that were running. Compare the versions of the library with those that it was built for.",
+        remedy="Set PYTHONFAULTHANDLER, `--set pods.env.PYTHONFAULTHANDLER=1`: the log then shows the lines of Python "
+        "that were running. Compare the versions of the library with those that it was built for.",
         samples=(
             Sample("Fatal Python error: Segmentation fault", "CPython 3.11 with PYTHONFAULTHANDLER"),
             Sample("  traceback : Signal 11 (SIGSEGV) received by PID 27344", "torchrun of PyTorch 2.15"),

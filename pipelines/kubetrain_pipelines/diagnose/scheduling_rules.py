@@ -57,7 +57,7 @@ RULES = (
         title="The registry limits how many images are pulled",
         texts=("toomanyrequests",),
         explanation="Docker Hub counts the pulls of an address or an account; nodes without a login share theirs.",
-        remedy="Pull from a registry or a mirror of your own, or set imagePullSecrets of pod to an account with a "
+        remedy="Pull from a registry or a mirror of your own, or set imagePullSecrets of pods.pod to an account with a "
         "higher limit. The pull is tried again by itself.",
         samples=(
             Sample(
@@ -85,7 +85,7 @@ RULES = (
         title="Waiting: the scheduler has no room for all pods at once",
         texts=("tasks in gang unschedulable",),
         explanation="Volcano starts the pods of a job together or not at all.",
-        remedy="Free resources, or lower workers or gpus; `kubectl describe podgroup` says what is missing.",
+        remedy="Free resources, or lower pods.workers or pods.gpus; `kubectl describe podgroup` says what is missing.",
         after=("unschedulable",),
         samples=(
             Sample(
@@ -217,8 +217,8 @@ RULES = (
         title="A pod was preempted",
         texts=(DISRUPTIONS["PreemptionByScheduler"], "Preempted by pod "),
         explanation="The scheduler gave its place to a pod of a higher priority.",
-        remedy="Start the run again: it resumes. Set priorityClassName of pod, or choose other nodes "
-        "by its nodeSelector.",
+        remedy="Start the run again: it resumes. Set priorityClassName of pods.pod, or choose other nodes by its "
+        "nodeSelector.",
         samples=(
             Sample(
                 "transfer-0 was preempted by pods of a higher priority: default-scheduler: preempting to accommodate a "
@@ -279,7 +279,7 @@ RULES = (
         title="The deadline passed",
         texts=(f" {FAILURES['DeadlineExceeded']}", "was active on the node longer than the specified deadline"),
         explanation="The job ran longer than it may.",
-        remedy="Raise deadline_seconds in placement, then start the run again: it resumes.",
+        remedy="Raise pods.deadline_seconds, then start the run again: it resumes.",
         samples=(Sample("worker-0 exceeded its deadline: Pod was active", "the sentence of the launcher"),),
     ),
     of_trouble(

@@ -18,7 +18,7 @@ RULES = (
         ),
         explanation="A file could not be written.",
         remedy="Find the volume in the message, and free space on it (`df -h` in a pod) or enlarge its PVC. The same "
-        "run then resumes. keep_checkpoints limits what a training keeps.",
+        "run then resumes. train.keep_checkpoints limits what a training keeps.",
         samples=(
             Sample(
                 "error: the checkpoint of step 4 could not be written to full/output/checkpoints (No space left on "
@@ -58,9 +58,9 @@ RULES = (
             "cannot *: Permission denied",
         ),
         explanation="The user of the process does not have the rights that it needs.",
-        remedy="kubetrain's pods run as the user that placement sets, and their volumes get its group (fsGroup). "
-        "Check the owner and mode of the folder (`ls -ln`); storage that ignores fsGroup, such as NFS, needs a folder "
-        "that this user may write to.",
+        remedy="kubetrain's pods run as the user that pods.user sets, and their volumes get its group (fsGroup). Check "
+        "the owner and mode of the folder (`ls -ln`); storage that ignores fsGroup, such as NFS, needs a folder that "
+        "this user may write to.",
         samples=(
             Sample(
                 "PermissionError: [Errno 13] Permission denied: 'checkpoint.pt'",
@@ -120,7 +120,7 @@ RULES = (
             "authentication failed (401)",
         ),
         explanation="A store or server does not accept who you say you are.",
-        remedy="Renew the credentials where they come from: the Secret that s3_secret names, the service account's "
+        remedy="Renew the credentials where they come from: the Secret that data.secret names, the service account's "
         "role, or your login to the cluster. `kubetrain doctor` tests them.",
         samples=(
             Sample(
@@ -141,7 +141,7 @@ RULES = (
         texts=("401 Client Error: Unauthorized for url",),
         explanation="The program downloads something that needs an account, such as a model that is gated.",
         remedy="Accept the terms of what it downloads, and give the pods a token as a variable from a Secret, such as "
-        """`--set 'secret_env={"HF_TOKEN": "SECRET/KEY"}'`.""",
+        "`--set pods.secret_env.HF_TOKEN=SECRET/KEY`.",
         samples=(
             Sample(
                 "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/api/models",
@@ -160,7 +160,7 @@ RULES = (
         ),
         explanation="The credentials are valid, but not allowed to do this.",
         remedy="Add the permission that the message names: for the cluster the Role in deploy/, for S3 reading the "
-        "dataset and writing below model_uri. `kubetrain doctor` lists what is missing.",
+        "dataset and writing below model.uri. `kubetrain doctor` lists what is missing.",
         samples=(
             Sample(
                 "error: access to train/1.jpg of s3://bucket/data was denied (AccessDenied): check the permissions of "

@@ -53,7 +53,7 @@ RULES = (
             "CUDA error: no CUDA-capable device is detected",
         ),
         explanation="The program asks for a GPU, and its pod has none.",
-        remedy="Set gpus in placement, and check that nodes advertise them (`kubectl describe node`).",
+        remedy="Set pods.gpus, and check that nodes advertise them (`kubectl describe node`).",
         samples=(Sample("RuntimeError: No CUDA GPUs are available", "torch/cuda of PyTorch 2.15"),),
     ),
     Rule(
@@ -73,7 +73,7 @@ RULES = (
         title="Two processes use the same GPU",
         texts=("Duplicate GPU detected : rank ",),
         explanation="NCCL needs a GPU of its own for each process.",
-        remedy="Start as many processes as the pod has GPUs (processes_per_worker), and let each choose its own: "
+        remedy="Start as many processes as the pod has GPUs (pods.processes), and let each choose its own: "
         "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])).",
         samples=(
             Sample(
@@ -87,8 +87,8 @@ RULES = (
         title="An index was out of range on the GPU",
         texts=("device-side assert triggered",),
         explanation="Most often a label is outside of the classes, or a token outside of the vocabulary.",
-        remedy="Compare labels and tokens with the sizes of the model. CUDA_LAUNCH_BLOCKING=1 in env, or a run on the "
-        "CPU, shows the line.",
+        remedy="Compare labels and tokens with the sizes of the model. CUDA_LAUNCH_BLOCKING=1 in pods.env, or a run on "
+        "the CPU, shows the line.",
         samples=(Sample("RuntimeError: CUDA error: device-side assert triggered", "PyTorch 2.15"),),
     ),
     Rule(
@@ -118,7 +118,7 @@ RULES = (
         remedy="Look for the process that hangs elsewhere: its log names the line. Pass the logs of all pods.",
         samples=(
             Sample(
-                "error: rank 0 hangs: step 7 did not end within 5 s (nccl_timeout_seconds); it is in wait "
+                "error: rank 0 hangs: step 7 did not end within 5 s (train.nccl_timeout_seconds); it is in wait "
                 "(distributed/distributed_c10d.py:4181), where processes wait for each other: look for another process "
                 "that hangs, all stacks are in the log",
                 "provoked by tests: a process beside one that hangs",
@@ -130,11 +130,11 @@ RULES = (
         title="A process hung",
         texts=("error: *rank * hangs: ",),
         explanation="A step, a batch or a save did not end within its timeout; the line says where the process was.",
-        remedy="If the place is slow rather than stuck, raise nccl_timeout_seconds. If it reads data, check the "
+        remedy="If the place is slow rather than stuck, raise train.nccl_timeout_seconds. If it reads data, check the "
         "storage. All stacks are in the log before this line.",
         samples=(
             Sample(
-                "error: rank 1 hangs: step 7 did not end within 5 s (nccl_timeout_seconds); it is in stand_still "
+                "error: rank 1 hangs: step 7 did not end within 5 s (train.nccl_timeout_seconds); it is in stand_still "
                 "(hang/own.py:18), all stacks are in the log",
                 "provoked by tests: a process that sleeps in its loss",
             ),
@@ -250,12 +250,12 @@ RULES = (
         certainty=Certainty.SLOW,
         texts=("the training waits for data ",),
         explanation="GPUs stand idle while batches are read and decoded.",
-        remedy="Raise cpu and loader_workers, or pack the images into shards (`kubetrain pack`), which can make them "
-        "smaller.",
+        remedy="Raise pods.cpu and train.loader_workers, or pack the images into shards (`kubetrain pack`), which can "
+        "make them smaller.",
         samples=(
             Sample(
-                "the training waits for data 62% of the time: give each pod more CPUs, raise loader_workers (PyTorch), "
-                "or store smaller images",
+                "the training waits for data 62% of the time: give each pod more CPUs, raise train.loader_workers "
+                "(PyTorch), or store smaller images",
                 "the warning of the trainers",
             ),
         ),

@@ -32,12 +32,12 @@ RULES = (
         certainty=Certainty.SLOW,
         texts=("the training uses TCP on ",),
         explanation="NCCL found no InfiniBand device on this node.",
-        remedy="Request the device with rdma in placement, and check it with `ibstat` in the pod. Leave NCCL_NET as "
-        "network=infiniband sets it: NCCL then fails instead of falling back.",
+        remedy="Request the device with pods.rdma, and check it with `ibstat` in the pod. Leave NCCL_NET as "
+        "pods.network=infiniband sets it: NCCL then fails instead of falling back.",
         samples=(
             Sample(
-                "the training uses TCP on node-a, but InfiniBand was asked for: request the device with rdma in "
-                "placement, and check it with `ibstat` in the pod",
+                "the training uses TCP on node-a, but InfiniBand was asked for: request the device with pods.rdma, and "
+                "check it with `ibstat` in the pod",
                 "the trainer writes it",
             ),
         ),
@@ -49,7 +49,7 @@ RULES = (
         texts=("NCCL INFO Using network Socket", "NCCL INFO NET/IB : No device found"),
         needs="infiniband-asked",
         explanation="NCCL found no InfiniBand device, and fell back to sockets.",
-        remedy="Request the device with rdma in placement, and check it with `ibstat` in the pod. network=infiniband "
+        remedy="Request the device with pods.rdma, and check it with `ibstat` in the pod. pods.network=infiniband "
         "makes NCCL fail instead of falling back.",
         samples=(
             Sample(
@@ -86,13 +86,13 @@ RULES = (
         explanation="Before the first step, it took twice as long as the fastest quarter of the links, or it carries "
         "less than Gigabit Ethernet. All processes wait for it at each step.",
         remedy="Check the network cards and cables of both nodes (`ethtool`, `ibstat`), and what else uses them. If "
-        "several of these lines name a node, it is the likely one. With nodes to spare, set preflight=avoid, or "
-        "exclude it by affinity of pod.",
+        "several of these lines name a node, it is the likely one. With nodes to spare, set train.preflight=avoid, or "
+        "exclude it by affinity of pods.pod.",
         samples=(
             Sample(
                 "slow link: rank 0 on node-0 to rank 2 on node-2 carries 0.122 GB/s, expected at least 0.46 GB/s: "
-                "check the network cards and cables of these nodes, or exclude one (preflight=avoid, or affinity "
-                "in placement)",
+                "check the network cards and cables of these nodes, or exclude one (train.preflight=avoid, or affinity "
+                "of pods.pod)",
                 "the trainer writes it",
             ),
         ),
@@ -105,12 +105,12 @@ RULES = (
         explanation="Before the first step, a product of matrices took twice as long as on the fastest quarter of "
         "them. All processes wait for it at each step.",
         remedy="Look for other programs on the node. `nvidia-smi -q` shows errors, temperature and clocks of its GPU. "
-        "With nodes to spare, set preflight=avoid, or exclude the node by affinity of pod.",
+        "With nodes to spare, set train.preflight=avoid, or exclude the node by affinity of pods.pod.",
         samples=(
             Sample(
                 "slow device: rank 2 on node-2 takes 2.5 ms for a product of matrices, expected at most 2 ms (H200): "
                 "look for other programs on this node, and for errors and low clocks of its GPU with `nvidia-smi -q`, "
-                "or exclude it (preflight=avoid, or affinity of pod)",
+                "or exclude it (train.preflight=avoid, or affinity of pods.pod)",
                 "the trainer writes it",
             ),
         ),

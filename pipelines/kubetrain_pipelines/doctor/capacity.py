@@ -14,7 +14,7 @@ from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import Needs, Pods
 
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
-ADD_DEVICES = "install the device plugin that advertises it, or correct gpu_resource or rdma"
+ADD_DEVICES = "install the device plugin that advertises it, or correct pods.gpu_resource or pods.rdma"
 
 
 def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow: bool) -> Finding:
@@ -28,7 +28,7 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     at_once = len(training) if pods.spec.get("hostNetwork") else None  # pods of a role use the same port of the node
     room = sum(_max_pods(node, requests, at_once) for node in usable)
     evidence = f"{len(usable)} of {len(nodes)} nodes admit a training pod ({_described(requests)})"
-    evidence += ", one each because of host_network" if at_once else ""
+    evidence += ", one each because of pods.host_network" if at_once else ""
     if room >= count:
         growth = f"; training begins with {count} and grows to {pods.most} if there is room" if pods.most else ""
         return _enough(
@@ -43,7 +43,8 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     if not usable:
         return missing(
             evidence,
-            "correct nodeSelector, affinity or tolerations of pod, or label nodes: kubectl label node NAME KEY=VALUE",
+            "correct nodeSelector, affinity or tolerations of pods.pod\n"
+            "or label nodes: kubectl label node NAME KEY=VALUE",
         )
     if room:
         return missing(f"{evidence}, with room for {room} of {count} pods if empty", "request less, or add nodes")
@@ -113,7 +114,7 @@ def judge_quota(quotas: Sequence[Manifest], needs: Needs, new_claims: Sequence[M
         return warning(f"{evidence}; {unchecked}", f"if they do, wait until other jobs have ended, or\n{remedy}")
     short = [item for item in short if not item.has_scopes]
     if any(item.is_permanent for item in short):
-        return missing(evidence, f"{remedy}\nor request less with workers, cpu, memory, gpus")
+        return missing(evidence, f"{remedy}\nor request less with pods.workers, pods.cpu, pods.memory, pods.gpus")
     return warning(evidence, f"wait until other jobs have ended, or\n{remedy}")
 
 

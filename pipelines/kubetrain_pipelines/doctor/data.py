@@ -51,13 +51,13 @@ def judge_claim(wanted: WantedClaim, found: Manifest | None, namespace: str) -> 
     for objection in objections(found):
         return missing(
             f"{wanted.name} {objection}",
-            f"--set {wanted.purpose}_claim=ANOTHER\n"
+            f"--set storage.{wanted.purpose}_claim=ANOTHER\n"
             f"or, if you don't need it: kubectl -n {namespace} delete pvc {wanted.name}",
         )
     if wanted.access_mode == "ReadWriteMany" and "ReadWriteMany" not in modes:
         return warning(
             f"{wanted.name} is {modes}: pods on several nodes cannot write to it",
-            f"--set {wanted.purpose}_claim=ANOTHER",
+            f"--set storage.{wanted.purpose}_claim=ANOTHER",
         )
     return ok(f"{wanted.name} exists: {modes}, {phase}")
 
@@ -73,8 +73,8 @@ def judge_exposure(request: ExposureRequest, facts: StorageFacts) -> Finding:
 
 def no_static_claim(name: str, namespace: str) -> Finding:
     return missing(
-        f"PVC {name or '(none)'} for exposure=static does not exist in {namespace}",
-        "create it as docs/administrators/storage.md says, and name it: --set static_claim=NAME",
+        f"PVC {name or '(none)'} for storage.exposure=static does not exist in {namespace}",
+        "create it as docs/administrators/storage.md says, and name it: --set storage.static_claim=NAME",
     )
 
 
@@ -123,4 +123,4 @@ def create_pull_secret(name: str, namespace: str) -> str:
 
 
 def _choose_class(names: Sequence[str]) -> str:
-    return f"--set storage_class={names[0] if names else 'NAME, after the administrator has created it'}"
+    return f"--set storage.class={names[0] if names else 'NAME, after the administrator has created it'}"

@@ -216,7 +216,7 @@ class Examination:
         if placement.scheduler == "kueue":
             return self._kueue(placement.queue)
         if self.launcher is not Launcher.TRAINING_OPERATOR:
-            return skipped(f"launcher {self.launcher} has no queue but Kueue's: --set scheduler=kueue")
+            return skipped(f"launcher {self.launcher} has no queue but Kueue's: --set pods.scheduler=kueue")
         if placement.scheduler:
             return queues.judge_gang(placement, self.cluster.groups, self.cluster.operator)
         return queues.judge_no_queue(self.cluster.operator)
@@ -296,9 +296,9 @@ class Examination:
             yield skipped("not requested: --no-pods").named("pods")
         else:
             yield from self._run_probes(s3_tests)
-        for name in ("dataset", "model"):
+        for name, setting in (("dataset", "data.uri"), ("model", "model.uri")):
             if name not in s3_tests:
-                yield skipped(f"not requested: --set {name}_uri=s3://BUCKET/PREFIX").named(f"S3 {name}")
+                yield skipped(f"not requested: --set {setting}=s3://BUCKET/PREFIX").named(f"S3 {name}")
 
     def _run_probes(self, s3_tests: dict[str, list[str]]) -> list[Finding]:
         try:

@@ -33,7 +33,7 @@ def judge_operator(operator: Manifest | None) -> Finding:
     if operator is None:
         return missing(
             "the training operator, which creates the pods, is not deployed",
-            f"{INSTALL_OPERATOR}\nor --set launcher=job, which needs no operator",
+            f"{INSTALL_OPERATOR}\nor --set pods.launcher=job, which needs no operator",
         )
     name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
     image = container_of(operator)["image"]
@@ -94,7 +94,8 @@ def judge_init_container(operator: Manifest, template: str | None, *, is_restric
         return ok(f"{evidence}, and this namespace does not require one")
     return missing(
         f"{evidence}, so this namespace refuses the Workers of a job with a Master",
-        f"{install_template(operator)}\nor run without a Master (PyTorch): --set min_workers=N, as many as workers",
+        f"{install_template(operator)}\n"
+        "or run without a Master (PyTorch): --set pods.min_workers=N, as many as workers",
     )
 
 
@@ -157,7 +158,7 @@ def judge_istio(labels: Mapping[str, str], *, is_wanted: bool) -> Finding:
     if is_wanted:
         return warning(
             "Istio injects a sidecar that never ends, so jobs may not complete",
-            "leave out sidecar.istio.io/inject in the labels of pod",
+            "leave out sidecar.istio.io/inject in the labels of pods.pod",
         )
     return ok("Istio injects sidecars in this namespace, and the pods of jobs opt out")
 
@@ -180,7 +181,7 @@ def judge_kubernetes(release: str, *, needs_sidecars: bool) -> Finding:
     version = release_of(release)
     if needs_sidecars and version and version < SIDECARS:
         return missing(
-            f"Kubernetes {release} has no sidecars, which data_access=cache needs",
-            "update it to 1.29 or later, or sync the shards to a volume: --set data_access=volume",
+            f"Kubernetes {release} has no sidecars, which data.delivery=cache needs",
+            "update it to 1.29 or later, or sync the shards to a volume: --set data.delivery=volume",
         )
     return ok(f"Kubernetes {release}")

@@ -12,9 +12,8 @@ from kubetrain_trainer.errors import KubetrainError
 IMAGE_TROUBLES = (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME)
 PROVIDE_IMAGE = (
     "run `make images`, push the images to a registry that the nodes can pull from, and set them:\n"
-    "--set image=REGISTRY/trainer-pytorch:0.1.0 "
-    '--set transfer=\'{"image": "REGISTRY/components:0.1.0"}\'\n'
-    "if the registry requires credentials: set imagePullSecrets of pod"
+    "--set pods.image=REGISTRY/trainer-pytorch:0.1.0 --set storage.transfer.image=REGISTRY/components:0.1.0\n"
+    "if the registry requires credentials: set imagePullSecrets of pods.pod"
 )
 PROVIDE_STEP_IMAGE = (
     "push the components image to a registry that the nodes can pull from, name it in [tool.kubetrain.images] of "
@@ -22,21 +21,22 @@ PROVIDE_STEP_IMAGE = (
     "if the registry requires credentials: image_pull_secrets in [tool.kubetrain], or those of the service account"
 )
 OTHER_STORAGE = (
-    "use storage that supports fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
+    "use storage that supports fsGroup: --set storage.class=ANOTHER\n"
+    "or run as the owner of its folder: --set pods.user=UID"
 )
-OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
-FIX_ETCD = "correct endpoint or the files in rendezvous, or leave endpoint out for an etcd of the job's own"
+OTHER_EXPOSURE = "--set storage.exposure=shared, or another storage class"
+FIX_ETCD = "correct endpoint or the files in pods.rendezvous, or leave endpoint out for an etcd of the job's own"
 FIX_TASK = (
-    "correct model or entry, bring your folder with --code, or build an image of the trainer that contains your code: "
-    "--set image=REGISTRY/IMAGE"
+    "correct model.name or train.entry, bring your folder with --code, or build an image of the trainer that contains "
+    "your code: --set pods.image=REGISTRY/IMAGE"
 )
-FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
+FIX_S3 = "correct the URI, data.endpoint (as pods reach it) or the secret, or grant access"
 FIX_S3_OF_STEP = (
-    f"{FIX_S3} to the service account of the runs; "
-    "for a private CA, set CABUNDLE_CONFIGMAP_NAME on the deployment ml-pipeline"
+    f"{FIX_S3} to the service account of the runs; for a private CA, set CABUNDLE_CONFIGMAP_NAME on the deployment "
+    "ml-pipeline"
 )
 UPDATE_SERVER = "update the server, or change its policy"
-PACK = "pack the images into tar shards with `kubetrain pack`, and train on these: --set data=tar_shards"
+PACK = "pack the images into tar shards with `kubetrain pack`, and train on these: --set data.format=tar_shards"
 EXPECTED = "nothing, if the module needs a GPU or the dataset while it is imported"
 REMEDIES = {"task": EXPECTED, "dataset": PACK, "model": UPDATE_SERVER}
 """Remedies of warnings, by the test that warns."""

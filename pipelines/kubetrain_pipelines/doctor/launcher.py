@@ -21,8 +21,9 @@ INSTALL = {
 }
 NOTES = {
     Launcher.TRAINING_OPERATOR: "Kubeflow has retired this operator, but it works",
-    Launcher.TRAINER: "it has no volcano, scheduler-plugins or scale_metrics, and ttl_seconds only with the reaper",
-    Launcher.JOB: "it has no volcano, scheduler-plugins or scale_metrics",
+    Launcher.TRAINER: "it has no volcano, scheduler-plugins or pods.scale_metrics, and pods.ttl_seconds only with the "
+    "reaper",
+    Launcher.JOB: "it has no volcano, scheduler-plugins or pods.scale_metrics",
 }
 JOB_SET = "jobset.x-k8s.io"
 NEW_FIELD = "runtimePatches"
@@ -46,8 +47,8 @@ def judge_launcher(wanted: Launcher, served: Collection[Launcher], framework: st
     if launcher not in served:
         others = ", ".join(item for item in LAUNCHERS if item in served)
         return missing(
-            f"launcher is {launcher}, but the cluster has no {kind}",
-            f"{INSTALL[launcher]}\nor --set launcher=auto, which takes the first of: {others}",
+            f"pods.launcher is {launcher}, but the cluster has no {kind}",
+            f"{INSTALL[launcher]}\nor --set pods.launcher=auto, which takes the first of: {others}",
         )
     why = "as set" if wanted is not Launcher.AUTO else _why(launcher, framework)
     if refusal:
@@ -73,7 +74,7 @@ def judge_trainer(trainer: Manifest | None, fields: Collection[str] | None, grou
         return missing(
             f"Trainer is older than 2.2: its {JobKind.TRAIN_JOB} has no {NEW_FIELD}"
             + (", but podTemplateOverrides" if "podTemplateOverrides" in fields else ""),
-            f"{INSTALL_TRAINER}\nor --set launcher=job",
+            f"{INSTALL_TRAINER}\nor --set pods.launcher=job",
         )
     if JOB_SET not in groups:
         return missing(f"JobSet, which Trainer needs, is not installed: no API group {JOB_SET}", INSTALL_TRAINER)

@@ -13,7 +13,7 @@ GROUP = "authorization.k8s.io/v1"
 NEEDED = "launch.yaml"
 OPTIONAL = {
     "events.yaml": "errors name only the status of jobs and pods as the cause",
-    "storage_classes.yaml": "exposure auto shares a ReadWriteMany staging PVC even if it could be cloned",
+    "storage_classes.yaml": "storage.exposure=auto shares a ReadWriteMany staging PVC even if it could be cloned",
 }
 """The consequences of a missing role, by file."""
 OPTIONAL_GROUPS = ("argoproj.io", "kueue.x-k8s.io")
@@ -93,7 +93,8 @@ def judge_account(account: str, namespace: str, exists: bool) -> Finding:
         return ok(f"service account {account} exists in {namespace}")
     return missing(
         f"service account {account} does not exist in {namespace}",
-        f"kubectl -n {namespace} create serviceaccount {account}\nor pass the account of your runs with --account",
+        f"kubectl -n {namespace} create serviceaccount {account}\n"
+        "or pass the account of your runs with --service-account",
     )
 
 

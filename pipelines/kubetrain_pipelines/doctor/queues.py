@@ -120,9 +120,8 @@ def judge_kueue(
     if lacking := [name for name in needed if name not in managed]:
         return missing(
             f"Kueue does not manage {' and '.join(lacking)}: those jobs would never start",
-            f"add {' and '.join(lacking)} to integrations.frameworks:\n"
-            "kubectl -n kueue-system edit configmap kueue-manager-config\n"
-            "kubectl -n kueue-system rollout restart deployment kueue-controller-manager",
+            f"add {' and '.join(lacking)} to integrations.frameworks:\nkubectl -n kueue-system edit configmap "
+            "kueue-manager-config\nkubectl -n kueue-system rollout restart deployment kueue-controller-manager",
         )
     return ok(f"LocalQueue {queue} is active, and Kueue manages {' and '.join(needed)}")
 
@@ -137,7 +136,7 @@ def judge_etcd_queue(default: Manifest | None) -> Finding:
     return warning(
         f"Kueue puts the Job of the etcd into LocalQueue {DEFAULT}, as all jobs of this namespace that name no queue: "
         "it may suspend the etcd under a training that runs",
-        f"use an etcd of yours (endpoint of rendezvous), or a namespace without a LocalQueue {DEFAULT}",
+        f"use an etcd of yours (endpoint of pods.rendezvous), or a namespace without a LocalQueue {DEFAULT}",
     )
 
 
@@ -156,6 +155,6 @@ def judge_no_queue(operator: Manifest | None) -> Finding:
     if operator is not None and (configured := gang_scheduler(operator)):
         return warning(
             f"the operator was started with {configured}, so every training waits for it",
-            f"--set scheduler={GANG_SCHEDULERS.get(configured, configured)}, so that runs report why a job waits",
+            f"--set pods.scheduler={GANG_SCHEDULERS.get(configured, configured)}, so that runs report why a job waits",
         )
-    return skipped("not requested: --set scheduler=…")
+    return skipped("not requested: --set pods.scheduler=…")

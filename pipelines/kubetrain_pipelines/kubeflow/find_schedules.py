@@ -12,7 +12,7 @@ from kubetrain_trainer.errors import did_you_mean
 PATH = "/recurringruns"
 MARK = "scheduled by kubetrain"
 WHERE_LISTED = (
-    "`kubetrain schedule --list` (in Python: `kubetrain.schedules()`) lists them; replaced schedules have a new ID"
+    "`kubetrain schedule list` (in Python: `kubetrain.schedules()`) lists them; replaced schedules have a new ID"
 )
 
 

@@ -114,7 +114,7 @@ def _undone(api: KfpApi, created: Message, old: list[Message], error: KfpError) 
         delete_schedule(api, created)
     except KfpError as undo_error:
         return type(error)(
-            f"{error}; undoing the replacement failed too ({undo_error}): check `kubetrain schedule --list`, then run "
+            f"{error}; undoing the replacement failed too ({undo_error}): check `kubetrain schedule list`, then run "
             "the same command again"
         )
     return type(error)(f"{error}; the replacement was undone{_but_disabled(old[1:])}")
@@ -137,5 +137,5 @@ def _delete_all(api: KfpApi, leftovers: list[Message]) -> Iterator[str]:
         except KfpError as error:
             yield (
                 f"the old schedule {leftover['recurring_run_id']} is disabled, but could not be deleted ({error}); the "
-                "next `kubetrain schedule` with this name tries again"
+                "next `kubetrain schedule create` with this name tries again"
             )

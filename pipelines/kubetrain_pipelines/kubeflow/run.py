@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import dropwhile
 from typing import Any, Self
 
-from kubetrain_pipelines.kubeflow.compiled_file import stage_titles
+from kubetrain_pipelines.definitions.compiled_file import stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, equals
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 from kubetrain_pipelines.kubeflow.stage_state import RunState, StageState, parse_time, seconds_between, stages_of

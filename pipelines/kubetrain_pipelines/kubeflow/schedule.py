@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
 from kubetrain_pipelines.kubeflow.find_schedules import (
     chosen,
@@ -48,9 +48,10 @@ class ListedSchedule:
 def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> Message:
     """Create a schedule, or replace the one of this name."""
     trigger = make_trigger(timing.cron, timing.every)
-    file = CompiledFile.find(run.pipeline)
+    asked = run.read()
+    file = CompiledFile.find(asked.pipeline)
     wanted = {
-        **prepare_run(api, file, run, say),
+        **prepare_run(api, file, asked, run, say),
         "display_name": run.name or file.name,
         "trigger": trigger,
         "max_concurrency": str(timing.max_concurrency),

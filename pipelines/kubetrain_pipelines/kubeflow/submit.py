@@ -4,30 +4,27 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from kubetrain_components.interrupts import interrupts_deferred
+from kubetrain_pipelines.definitions.compiled_file import CompiledFile, stage_titles
 from kubetrain_pipelines.definitions.images import image_warnings
-from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.server_version import check_runs_pipeline
 from kubetrain_pipelines.requests import bring_code
-from kubetrain_pipelines.requests.parse_parameters import parse_parameters, secret_warnings
-from kubetrain_pipelines.requests.planned_run import check_before_sending
+from kubetrain_pipelines.requests.asked_run import AskedRun
+from kubetrain_pipelines.requests.planned_run import check_before_sending, fill_form
+from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_pipelines.requests.say import Say
+from kubetrain_pipelines.requests.secret_warnings import secret_warnings
 
 DEFAULT_EXPERIMENT = "Default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(AskedRun):
     """The options of a run, or of the runs of a schedule."""
 
-    pipeline: str
-    pairs: tuple[str, ...] = ()
-    params: Path | None = None
-    code: Path | None = None
     experiment: str = ""
     name: str = ""
     service_account: str = ""
@@ -43,8 +40,9 @@ class SubmittedRun:
 
 def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:
     """Start a run, and say which before an interrupt takes effect."""
-    file = CompiledFile.find(options.pipeline)
-    source = prepare_run(api, file, options, say)
+    asked = options.read()
+    file = CompiledFile.find(asked.pipeline)
+    source = prepare_run(api, file, asked, options, say)
     name = options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
     with interrupts_deferred("stopping once it is known whether the run has started"):
         run_id = start_run(api, source, name)
@@ -52,16 +50,17 @@ def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:
     return SubmittedRun(id=run_id, name=name, titles=stage_titles(file.spec))
 
 
-def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions, say: Say) -> Message:
+def prepare_run(api: KfpApi, file: CompiledFile, asked: RequestFile, options: RunOptions, say: Say) -> Message:
     """Upload the pipeline if needed, and return the fields that a run and a schedule share."""
     code = bring_code.pack(options.code)
-    parameters = parse_parameters(file.parameters, [*options.pairs, *bring_code.as_pairs(code)], options.params)
-    check_before_sending(file.name, file.parameters, parameters)
-    unpublished = image_warnings(file.content.decode(), parameters.get("placement"))
-    for warning in (*secret_warnings(parameters), *unpublished):
+    brings = bring_code.with_code(asked, code)
+    parameters, request = fill_form(file.parameters, brings), brings.request
+    check_before_sending(file, parameters)
+    unpublished = image_warnings(file.content.decode(), request.get("pods"))
+    for warning in (*secret_warnings(request), *unpublished):
         say(f"warning: {warning}")
     check_runs_pipeline(api, file.content)
-    bring_code.upload(code, file.parameters, parameters)
+    bring_code.upload(code, request)
     version = ensure_version(api, file)
     say(f"{'uploaded' if version.is_new else 'unchanged:'} {file.version}")
     account = {"service_account": options.service_account} if options.service_account else {}

@@ -22,7 +22,7 @@ from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.model_folder import is_inside
 
-NEEDS_DEMO = "run `pip install -e '.[demo]'` in kubetrain's clone, or set dataset_uri to your own dataset"
+NEEDS_DEMO = "run `pip install -e '.[demo]'` in kubetrain's clone, or set data.uri to your own dataset"
 # Not the user's AWS settings, which would lead to another server or account.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "kubetrain",

@@ -7,11 +7,12 @@ import json
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
-from kfp import local
+from kfp import components, local
 
-from kubetrain_pipelines.definitions.pipeline_parameters import function_path
-from kubetrain_trainer.processes.import_path import load_function
+from kubetrain_pipelines.definitions.compile import load_pipeline, source_of
+from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 
 
 def main() -> None:
@@ -22,10 +23,17 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="You may be attemping to run a task that uses custom")
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(workspace / "kfp"), raise_on_error=True)
     try:
-        load_function(function_path(pipeline))(**json.load(sys.stdin))
+        _loaded(pipeline)(**json.load(sys.stdin))
     except RuntimeError as error:
         print(error)
         sys.exit(1)
+
+
+def _loaded(pipeline: str) -> Any:
+    """Return the function of a pipeline, or a component that is the compiled one."""
+    if source := source_of(pipeline):
+        return load_pipeline(source)
+    return components.load_component_from_text(CompiledFile.find(pipeline).content.decode())
 
 
 if __name__ == "__main__":

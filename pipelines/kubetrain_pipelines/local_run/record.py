@@ -1,6 +1,7 @@
 """The record of a local run, built from its events and shown by run.json, the summary, the report and `status`."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from kubetrain_components.evaluate_model.report import run_report
 from kubetrain_components.jobs.local.record import is_running, this_process
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.events import EventReader
+from kubetrain_components.run.request import Request
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
 from kubetrain_components.secret_values import shareable
 from kubetrain_pipelines.jobs.local_jobs import RECORD, RECORD_SCHEMA, read_record
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.training_output import TrainingOutput
+from kubetrain_trainer.settings.config import TrainConfig
 
 KILLED = "its process was killed, or could not write how it ended"
 
@@ -37,8 +40,13 @@ class StageRecord:
 class RunRecord:
     pipeline: str
     workspace: Path
-    parameters: dict[str, Any]
-    config: dict[str, Any]
+    asked: Request
+    """The settings that the user gave."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that only the user's own pipeline has, by name."""
+    settings: Request
+    """The settings that the run uses, which include the URIs on this machine."""
+    config: TrainConfig
     started: float
     owner: dict[str, float] = field(default_factory=this_process)
     run_id: str = ""
@@ -85,6 +93,13 @@ class RunRecord:
         return any(item.name == stage.name and item.status == "finished" for item in self.stages)
 
     @property
+    def named_settings(self) -> dict[str, Any]:
+        """The run's settings by name, also those of the training that are at their defaults."""
+        return _by_name(self.settings) | {
+            TrainConfig.public_name(name): value for name, value in self.config.to_dict().items()
+        }
+
+    @property
     def model(self) -> dict[str, Any]:
         """The published version, with the path of its files if they are on this machine."""
         published = self.result_of(PROMOTE)
@@ -95,7 +110,8 @@ class RunRecord:
         return {**published, "path": str(path) if path.is_dir() else ""}
 
     def to_json(self) -> dict[str, Any]:
-        evaluation = self.result_of(EVALUATE)
+        evaluation, shown = self.result_of(EVALUATE), shareable(_by_name(self.asked))
+        asked = {group: {key: shown[f"{group}.{key}"] for key in named} for group, named in self.asked.items()}
         return {
             "schema": RECORD_SCHEMA,
             "pipeline": self.pipeline,
@@ -108,8 +124,8 @@ class RunRecord:
             "finished": self.finished,
             "seconds": self.seconds,
             "workspace": str(self.workspace),
-            "parameters": self.parameters,
-            "config": shareable(self.config),
+            "request": {"pipeline": self.pipeline, **asked, **self.own},
+            "settings": shareable(self.named_settings),
             **{stage.result_key: self.result_of(stage) for stage in STAGES},
             EVALUATE.result_key: {**evaluation, **evaluation.get("metrics", {})},
             PROMOTE.result_key: self.model,
@@ -118,6 +134,10 @@ class RunRecord:
                 for stage in self.stages
             ],
         }
+
+
+def _by_name(request: Request) -> dict[str, Any]:
+    return {f"{group}.{key}": value for group, named in request.items() for key, value in named.items()}
 
 
 def write_start(record: RunRecord) -> None:
@@ -158,7 +178,9 @@ def _write_record(record: RunRecord) -> None:
     """Write run.json and report.html. Scripts read run.json, so it comes first."""
     content = record.to_json()
     write_json(record.workspace / RECORD, content)
-    write_atomically(record.workspace / "report.html", run_report(content, record.output).encode())
+    write_atomically(
+        record.workspace / "report.html", run_report(content, record.config.to_dict(), record.output).encode()
+    )
 
 
 def read_run(workspace: Path) -> RunRecord:
@@ -170,8 +192,9 @@ def read_run(workspace: Path) -> RunRecord:
     record = RunRecord(
         pipeline=written.get("pipeline", ""),
         workspace=workspace,
-        parameters={},
-        config={},
+        asked={},
+        settings={},
+        config=TrainConfig(),
         started=written.get("started", 0.0),
         run_id=written["run_id"],
     )

@@ -9,53 +9,65 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.interrupts import interrupted_by_sigterm, interrupts_deferred
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.run.events import EventLog, EventReader
-from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
+from kubetrain_components.run.parameters import check_on_one_machine
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
-from kubetrain_pipelines.definitions.pipeline_parameters import framework_of
 from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_start
-from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_uris
+from kubetrain_pipelines.local_run.storage import local_storage, with_local_uris
+from kubetrain_pipelines.requests import bring_code
+from kubetrain_pipelines.requests.one_machine import for_one_machine
+from kubetrain_pipelines.requests.planned_run import fill_form, find_definition, planned_run
+from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_pipelines.requests.run_view import RunView
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processes.code_folder import SAFE_PATH
-from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.setting_warnings import entry_warnings
 
 POLL_SECONDS = 0.1
 
 
 def run_local(
-    pipeline: str,
+    asked: RequestFile,
     workspace: Path,
-    parameters: Mapping[str, Any],
     view: RunView,
     prepare: Callable[[], Mapping[str, str]] = dict,
+    code: PackedCode | None = None,
 ) -> RunRecord:
     """Run the pipeline, and write run.json and report.html even if it fails.
 
     Args:
         prepare: Prepares the workspace, when no other run uses it, and returns variables for the run's processes.
+        code: What `prepare` unpacks.
 
     Raises:
         KubetrainError: if the run cannot start. A later failure is in the returned record.
         KeyboardInterrupt: after everything that was started has stopped.
     """
     workspace = workspace.absolute()
-    values = with_local_uris(parameters, pipeline, workspace)
-    config = TrainConfig.from_dict(values.pop(TrainConfig.PARAMETER, {}))
-    _check(pipeline, config, values)
+    settings = with_local_uris(for_one_machine(asked.request, view.say), asked.pipeline, workspace)
+    planned = planned_run(replace(asked, request=settings), "")
+    check_on_one_machine(planned.train_config)
+    bring_code.check_is_here(code, planned.train_config)
     with _locked(workspace):
-        for warning in entry_warnings(config):
+        for warning in entry_warnings(planned.train_config):
             view.say(f"warning: {warning}")
         variables = prepare()
         record = RunRecord(
-            pipeline=pipeline, workspace=workspace, parameters=values, config=config.to_dict(), started=time.time()
+            pipeline=asked.pipeline,
+            workspace=workspace,
+            asked=asked.request,
+            own=asked.own,
+            settings=settings,
+            config=planned.train_config,
+            started=time.time(),
         )
         write_start(record)
         try:
@@ -74,12 +86,6 @@ def run_local(
                 record.close()
                 write_end(record)
     return record
-
-
-def _check(pipeline: str, config: TrainConfig, parameters: Mapping[str, Any]) -> None:
-    defaults = {parameter.name: parameter.default for parameter in local_parameters(pipeline)}
-    RunParameters(framework=framework_of(pipeline), **{**defaults, **parameters, TrainConfig.PARAMETER: config})
-    check_on_one_machine(config)
 
 
 @contextlib.contextmanager
@@ -150,11 +156,16 @@ def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_events
         assert process.stdin is not None
         # A process that has ended at once says why in its log.
         with contextlib.suppress(BrokenPipeError), process.stdin as arguments:
-            arguments.write(json.dumps({**record.parameters, "train_config": record.config}).encode())
+            arguments.write(json.dumps(_form(record)).encode())
         while process.poll() is None:
             show_events()
             time.sleep(POLL_SECONDS)
         return process.returncode
+
+
+def _form(record: RunRecord) -> dict[str, Any]:
+    declared = find_definition(record.pipeline).parameters
+    return fill_form(declared, RequestFile(pipeline=record.pipeline, request=record.settings, own=record.own))
 
 
 def _log(workspace: Path) -> Path:

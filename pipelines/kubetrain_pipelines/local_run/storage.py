@@ -8,11 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from kubetrain_components.run.events import EventLog
+from kubetrain_components.run.request import Request, merged, names_in
 from kubetrain_components.run.site import MIRROR_VARIABLE
-from kubetrain_pipelines.definitions.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
 from kubetrain_pipelines.local_run.embedded_s3 import (
     NEEDS_DEMO,
     embedded_s3,
@@ -21,48 +20,48 @@ from kubetrain_pipelines.local_run.embedded_s3 import (
     without_user_settings,
 )
 from kubetrain_pipelines.local_run.record import RunRecord
+from kubetrain_pipelines.requests.planned_run import Definition, find_definition
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"
 STAGE = "prepare_storage"
-OTHER_PLACE = "free space or choose another folder with --workspace, or set dataset_uri to your own dataset"
+OF_OWN_STORE = {"data.endpoint", "data.access", "model.uri"}
+OTHER_PLACE = "free space or choose another folder with --workspace, or set data.uri to your own dataset"
 
 
-def local_parameters(pipeline: str) -> list[Parameter]:
-    """Return the parameters of `kubetrain run`, all of which are optional.
+def with_local_uris(request: Request, pipeline: str, workspace: Path) -> Request:
+    """Return the request with defaults for the URIs that are not set.
 
     Raises:
-        InvalidSetting: if the pipeline does not exist or does not train.
+        InvalidSetting: if a run on the example dataset sets the store.
     """
-    framework_of(pipeline)
-    local = [item for item in parameters_of(pipeline) if item.is_local]
-    return with_defaults(local, {"dataset_uri": "", "model_uri": ""})
+    definition = find_definition(pipeline)
+    if uses_example(request, definition):
+        for name in sorted(OF_OWN_STORE.intersection(names_in(request))):
+            raise InvalidSetting(f"{name} is set without data.uri: set both, or neither to use the embedded S3 server")
+        embedded = {"data": {"uri": f"s3://{DATASETS}/{DIGITS}"}, "model": {"uri": f"s3://{MODELS}/{definition.name}"}}
+        return merged(request, embedded)
+    uri = request.get("data", {}).get("uri", "")
+    folder = {"data": {"uri": str(Path(uri).absolute())}} if uri and "://" not in uri else {}
+    has_models = any(item.name == "model_uri" for item in definition.parameters)
+    models = {"model": {"uri": (workspace / MODELS / definition.name).as_uri()}} if has_models else {}
+    return merged(models, request, folder)
 
 
-def with_local_uris(parameters: Mapping[str, Any], pipeline: str, workspace: Path) -> dict[str, Any]:
-    """Return the parameters with defaults for the URIs that are not set.
-
-    Without a dataset_uri, the run trains on scikit-learn's digits and uses the embedded S3 server.
-    """
-    if "dataset_uri" in parameters:
-        models = (workspace / MODELS / pipeline).as_uri()
-        dataset_uri = str(parameters["dataset_uri"])
-        absolute = dataset_uri if "://" in dataset_uri or not dataset_uri else str(Path(dataset_uri).absolute())
-        return {"model_uri": models, "s3_endpoint": "", **parameters, "dataset_uri": absolute}
-    for name in ("model_uri", "s3_endpoint", "dataset_access"):
-        if name in parameters:
-            raise InvalidSetting(
-                f"{name} is set without dataset_uri: set both, or neither to use the embedded S3 server"
-            )
-    return {**parameters, "dataset_uri": f"s3://{DATASETS}/{DIGITS}", "model_uri": f"s3://{MODELS}/{pipeline}"}
+def uses_example(request: Request, definition: Definition) -> bool:
+    """Return True if the run trains on scikit-learn's digits from the embedded S3 server: it needs a data.uri, and has
+    none."""
+    fields = {item.name: item for item in definition.parameters}
+    is_needed = "data_uri" in fields and fields["data_uri"].is_required and "data_endpoint" in fields
+    return is_needed and "uri" not in request.get("data", {})
 
 
 @contextlib.contextmanager
 def local_storage(
     record: RunRecord, environment: Mapping[str, str], events: EventLog, show_events: Callable[[], None]
 ) -> Iterator[dict[str, str]]:
-    """Start the embedded S3 server if the run needs it, add its URL to the parameters, and yield the environment."""
-    if "s3_endpoint" in record.parameters:
+    """Start the embedded S3 server if the run needs it, add its URL to the settings, and yield the environment."""
+    if not uses_example(record.asked, find_definition(record.pipeline)):
         yield dict(environment)
         return
     folder = record.workspace / "s3"
@@ -72,7 +71,7 @@ def local_storage(
     write_digits_once(folder / DATASETS / DIGITS, embedded)
     buckets = {bucket: folder / bucket for bucket in (DATASETS, MODELS)}
     with replaced_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log", buckets) as server:
-        record.parameters["s3_endpoint"] = server.url
+        record.settings["data"]["endpoint"] = server.url
         events.emit(STAGE, "finished", result={"endpoint": server.url})
         restored = server.etags(MODELS)
         yield {**embedded, MIRROR_VARIABLE: str(folder)}

@@ -2,8 +2,9 @@
 
 import posixpath
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from kubetrain_components.bring_code.fetch import unpack_code
 from kubetrain_components.bring_code.pack import PackedCode, pack_code, upload_code
 from kubetrain_components.object_store.open_store import names_directory, open_store
-from kubetrain_pipelines.definitions.pipeline_parameters import Parameter
+from kubetrain_components.run.request import Request, merged
+from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_pipelines.requests.say import Say, print_line
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.own_code.check_script import scripts_of
@@ -32,12 +34,12 @@ def pack(folder: Path | None, without: Path | None = None, say: Say = print_line
     return code
 
 
-def as_pairs(code: PackedCode | None) -> tuple[str, ...]:
-    """Return the code as `--set` would set it."""
-    return (f"code={code.digest}",) if code else ()
+def with_code(asked: RequestFile, code: PackedCode | None) -> RequestFile:
+    """Return the request, whose pods fetch the code."""
+    return replace(asked, request=merged(asked.request, {"train": {"code": code.digest}})) if code else asked
 
 
-def upload(code: PackedCode | None, declared: Sequence[Parameter], given: Mapping[str, Any]) -> None:
+def upload(code: PackedCode | None, request: Request) -> None:
     """Upload the archive beside the models of the run.
 
     Raises:
@@ -45,9 +47,8 @@ def upload(code: PackedCode | None, declared: Sequence[Parameter], given: Mappin
     """
     if code is None:
         return
-    values = {item.name: given.get(item.name, item.default) for item in declared}
-    check_scripts(code, values.get("train_config", {}).get("entry", {}))
-    upload_to(code, str(values.get("model_uri", "")), str(values.get("s3_endpoint", "")))
+    check_scripts(code, request.get("train", {}).get("entry", {}))
+    upload_to(code, request.get("model", {}).get("uri", ""), request.get("data", {}).get("endpoint", ""))
 
 
 def upload_to(code: PackedCode, model_uri: str, s3_endpoint: str) -> None:
@@ -61,7 +62,7 @@ def check_store(model_uri: str) -> None:
         InvalidSetting: if pods could not fetch code from there.
     """
     if not model_uri or names_directory(model_uri):
-        raise InvalidSetting(f"--code needs a model_uri in S3, from which pods can fetch the code, not '{model_uri}'")
+        raise InvalidSetting(f"--code needs a model.uri in S3, from which pods can fetch the code, not '{model_uri}'")
 
 
 def check_scripts(code: PackedCode, entry: Mapping[str, Any]) -> None:
@@ -72,7 +73,7 @@ def check_scripts(code: PackedCode, entry: Mapping[str, Any]) -> None:
     for script in _relative_scripts(entry):
         if script not in code.files:
             raise InvalidSetting(
-                f"entry: --code brings no script '{script}': {did_you_mean(script, code.files)} "
+                f"train.entry: --code brings no script '{script}': {did_you_mean(script, code.files)} "
                 "(in a repository, only files that git tracks are brought)"
             )
 
@@ -97,15 +98,15 @@ def _is_of(package: str, file: str) -> bool:
     return file == f"{package}.py" or file.startswith(f"{package}/")
 
 
-def check_is_here(code: PackedCode | None, train_config: Mapping[str, Any]) -> None:
+def check_is_here(code: PackedCode | None, config: TrainConfig) -> None:
     """
     Raises:
         InvalidSetting: if the settings name code that only pods on a cluster would fetch, or the code lacks a script.
     """
     if code:
-        check_scripts(code, train_config.get("entry", {}))
-    elif train_config.get("code"):
-        raise InvalidSetting("code is set, which this machine does not fetch: name the folder with --code")
+        check_scripts(code, config.entry)
+    elif config.code:
+        raise InvalidSetting("train.code is set, which this machine does not fetch: name the folder with --code")
 
 
 def unpack_here(code: PackedCode | None, folder: Path) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""From the manifest of a hand-written job to the parameters of a run. Pure functions."""
+"""From the manifest of a hand-written job to the file that describes a run. Pure functions."""

@@ -1,13 +1,12 @@
 """Jobs that run the user's own program, for `kubetrain train`: XGBoostJob, PaddleJob and JAXJob."""
 
 import re
-from typing import Any
 
 from kubetrain_components.jobs.job_kinds import MPI, JobKind
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.command_job import CommandJob
+from kubetrain_components.run.request import Request, merged, parameters_of
 from kubetrain_components.secret_values import has_secret
 from kubetrain_pipelines.translate.commands import NOT_SHOWN, command_of, in_folder, name_command, take_folder
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
@@ -18,7 +17,7 @@ PLACEHOLDER = "COMMAND"
 """What the user has to fill in if the command is not known, or may not be shown."""
 MPIRUN = re.compile(r"(.*/)?mpi(run|exec)")
 """The program of arguments that need no command: the image's, if it has one, only prepares the pod."""
-ELASTIC = "kubetrain train has min_workers only for pytorch"
+ELASTIC = "kubetrain train has pods.min_workers only for train-pytorch"
 OF_IMAGE = "the command is in the image, but kubetrain train needs all of it: write it before these arguments"
 
 
@@ -44,38 +43,28 @@ def take_command(draft: Draft, container: Fields) -> None:
     draft.command = in_folder(folder, [PLACEHOLDER] if reason else words)
 
 
-def placement_in(draft: Draft) -> dict[str, Any]:
-    return {name: draft.settings[name] for name in Placement.names() if name in draft.settings}
-
-
-def train_options(draft: Draft, namespace: str) -> tuple[str, ...]:
-    """Return the options of `kubetrain train` that a parameter file does not hold.
+def planned_request(draft: Draft) -> Request:
+    """Return the settings of such a job.
 
     Raises:
-        InvalidSetting: if it would refuse the job.
+        InvalidSetting: if `kubetrain train` would refuse it.
     """
-    job = _planned(draft)
-    manifests_of(job.to_job())
-    number = str(job.processes_per_worker)
-    return (
-        *("--framework", job.framework, "--workers", str(job.workers)),
-        *(("--processes-per-worker", number) if job.framework == MPI else ()),
-        *(("--launcher", job.launcher) if job.launcher is not Launcher.AUTO else ()),
-        *(("--namespace", namespace) if namespace else ()),
-    )
-
-
-def _planned(draft: Draft) -> CommandJob:
-    settings = draft.settings
     # Kueue manages the MPIJobs of MPI Operator 2, but not those of the Training Operator, which auto would take.
-    needs_trainer = draft.framework == MPI and settings.get("scheduler") == "kueue"
-    return CommandJob(
+    if draft.framework == MPI and draft.settings.get("scheduler") == "kueue":
+        draft.set("launcher", Launcher.TRAINER.value)
+    request = draft.request
+    run = parameters_of(merged(request, {"data": {"uri": "none"}}))
+    job = CommandJob(
         framework=draft.framework,
         command=tuple(draft.command),
         pipeline="train",
         run_id="RUN-ID",
-        workers=settings["workers"],
-        processes_per_worker=settings.get("processes_per_worker", 0),
-        launcher=Launcher.TRAINER if needs_trainer else Launcher.AUTO,
-        placement=Placement.from_dict(placement_in(draft)),
+        workers=run.workers,
+        processes_per_worker=run.processes_per_worker,
+        launcher=Launcher(run.launcher),
+        placement=run.placement,
     )
+    manifests_of(job.to_job())
+    if draft.framework == MPI:
+        draft.set("processes_per_worker", job.processes_per_worker)
+    return draft.request

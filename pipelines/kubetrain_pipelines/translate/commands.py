@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 
-NOT_SHOWN = "it may contain a secret, which everyone would see: let the program read a variable, and set secret_env"
+NOT_SHOWN = (
+    "it may contain a secret, which everyone would see: let the program read a variable, and set pods.secret_env"
+)
 EXPANDED = re.compile(r"(?P<kept>\$\$(?=\$*\()|\$\([^)]*\))|\$\$")
 """This is what Kubernetes expands in commands. An entry expands `kept` by itself."""
 

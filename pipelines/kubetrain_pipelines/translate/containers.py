@@ -1,4 +1,4 @@
-"""The main container of a pod as settings of the placement: resources, environment, identity."""
+"""The main container of a pod as settings of pods: resources, environment, identity."""
 
 import re
 from typing import Any
@@ -16,10 +16,10 @@ EXPANDED = (
     "those from Secrets last"
 )
 OPERATOR_LABEL = "training.kubeflow.org/"
-SET_BY_OPERATOR = "{name} is the value of a label that pods have only with launcher training-operator"
+SET_BY_OPERATOR = "{name} is the value of a label that pods have only with pods.launcher=training-operator"
 IMAGE_NOTE = (
     "image {image} must contain kubetrain's trainer: build it from kubetrain's trainer image with your code added, or "
-    "remove image from the file and bring your code with --code"
+    "remove pods.image from the file and bring your code with --code"
 )
 
 
@@ -72,7 +72,7 @@ def _take_resources(draft: Draft, container: Fields, resources: str) -> None:
         if limit and (name == "cpu" or limit != request):
             draft.patch(main=_limited(name, limit))
         if name == "memory" and request and not limit:
-            draft.note(f"memory is also limited to {request}: set a limit of main in pod for more")
+            draft.note(f"memory is also limited to {request}: set a limit of the container main in pods.pod for more")
     container.drop(f"{resources}.claims")  # the main container uses all claims of its pod
     for name, value in {**requests, **limits}.items():
         if (request := requests.get(name, value)) != value:

@@ -6,8 +6,11 @@ from typing import Any
 
 from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.pod_patch import merge, pod_patch
+from kubetrain_components.run.names import SETTINGS
+from kubetrain_components.run.request import Request, merged
 from kubetrain_pipelines.translate.fields import Fields, shown
 from kubetrain_pipelines.translate.reasons import reason_for
+from kubetrain_trainer.settings.config import TrainConfig
 
 Fragment = Mapping[str, Any]
 
@@ -33,7 +36,7 @@ class Draft:
     framework: str = ""
     """The framework of a job that `kubetrain train` runs; empty: a pipeline of PyTorch or TensorFlow does."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Parameters and settings of the placement, by name."""
+    """Settings by the fields of their classes; those of the training are in train_config."""
     command: list[str] = field(default_factory=list)
     """The command of a job that `kubetrain train` runs."""
     unmapped: list[Unmapped] = field(default_factory=list)
@@ -41,6 +44,17 @@ class Draft:
     """False if the pods of some roles run another program than the others."""
     notes: list[str] = field(default_factory=list)
     """Sentences on settings that differ from their fields, and on what to check."""
+
+    @property
+    def request(self) -> Request:
+        """The settings by group and name, in the order of the groups."""
+        config = self.settings.get("train_config", {})
+        request: Request = {}
+        for setting in SETTINGS.values():
+            values = config if setting.kind is TrainConfig else self.settings
+            if (name := setting.field.name) in values:
+                request.setdefault(setting.group, {})[setting.key] = values[name]
+        return merged(request)
 
     @property
     def pods(self) -> int:

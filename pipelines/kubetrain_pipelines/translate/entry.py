@@ -1,4 +1,4 @@
-"""The program of a hand-written job as the setting entry: a script in each process, or a command in each pod."""
+"""The program of a hand-written job as train.entry: a script in each process, or a command in each pod."""
 
 import re
 from collections.abc import Sequence
@@ -32,19 +32,21 @@ CONTRACT = (
 )
 FOLDER = "the script starts in the WORKDIR of the image, not in {folder}: relative paths count from there"
 OTHER_OPTIONS = "torchrun runs without your options {names}"
-OTHER_NODES = "torchrun runs without your --nnodes={nodes}: each of the {workers} workers is a node, so set workers"
+OTHER_NODES = (
+    "torchrun runs without your --nnodes={nodes}: each of the {workers} workers is a node, so set pods.workers"
+)
 LOCAL_RANK = f"{LEGACY} passes --local-rank to the script, but torchrun does not: let the script read LOCAL_RANK"
-NO_COMMAND = "the manifest has no command: set entry to the script or command that the image starts"
-OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/models.md"
+NO_COMMAND = "the manifest has no command: set train.entry to the script or command that the image starts"
+OWN_TRAINER = "without train.entry, the run uses kubetrain's own trainer: set model.name, see docs/models.md"
 LIKE_SETTINGS = "{trainer}; settings that your arguments may stand for: {names}"
 
 UNKNOWN = {"script": "<SCRIPT>"}
 """Stands for what the user has to fill in: otherwise kubetrain's own trainer would run instead."""
-NOT_TAKEN = "{why}; then set entry, see docs/own_code.md"
+NOT_TAKEN = "{why}; then set train.entry, see docs/own_code.md"
 OF_IMAGE = "the beginning of the command is in the image: put it before these arguments"
 SEVERAL = "the roles run different programs, but all pods are alike: let one program find its role by its rank"
 REFERS = "$({name}) is set otherwise in the processes of a run: let the program read the variable"
-ELASTIC = "elastic pods run a script, but no command: start the program from a script, or remove min_workers"
+ELASTIC = "elastic pods run a script, but no command: start the program from a script, or remove pods.min_workers"
 
 
 def take_entry(draft: Draft, torchrun: Torchrun, *containers: Fields, has_launcher: bool = False) -> None:

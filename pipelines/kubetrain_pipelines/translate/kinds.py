@@ -1,4 +1,4 @@
-"""The kinds of jobs that can be translated, each into the parameters of a pipeline."""
+"""The kinds of jobs that can be translated, each into the settings of a run."""
 
 from kubetrain_components.jobs.annotations import KUEUE_LABEL
 from kubetrain_components.jobs.job_kinds import MPI
@@ -12,7 +12,7 @@ from kubetrain_pipelines.translate.torchrun import Torchrun, script_in, torchrun
 from kubetrain_trainer.errors import InvalidSetting
 
 GPU_SETTINGS = ("gpus", "gpu_resource", "pod")
-FEWER = "the gang has all pods, or min_workers of them"
+FEWER = "the gang has all pods, or pods.min_workers of them"
 OPERATORS = ("kubeflow.org/training-operator", "kubeflow.org/mpi-operator", "trainer.kubeflow.org/trainjob-controller")
 
 
@@ -70,7 +70,10 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
     if grows or most <= workers:
         policy.drop_if(f"max{pods}", most)
     if 0 < most < workers:
-        draft.note(f"the job has {workers} pods, but at most {most} were allowed: set workers, or max_workers to grow")
+        draft.note(
+            f"the job has {workers} pods, but at most {most} were allowed: set pods.workers, or pods.max_workers to "
+            f"grow"
+        )
     restarts = policy.get("maxRestarts", int) if torchrun.max_restarts is None else torchrun.max_restarts
     draft.set("max_restarts", restarts)
     policy.drop_if("maxRestarts", restarts)
@@ -124,14 +127,14 @@ def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, 
         if given and int(number) > 1 and not torchrun.is_used:
             draft.note(
                 f"torchrun will start {number} processes in a pod, but the job's command does not use torchrun: set "
-                "processes_per_worker to 1 if the script starts its processes itself"
+                "pods.processes to 1 if the script starts its processes itself"
             )
         for owner, name in fields:
             owner.drop_if(name, wanted, int(number), number)
     else:
-        draft.note(f"a pod has '{wanted}' processes, which depends on its node: set processes_per_worker")
+        draft.note(f"a pod has '{wanted}' processes, which depends on its node: set pods.processes")
     if gpus > draft.settings.get("processes_per_worker", gpus):
-        draft.note(f"a pod has {gpus} GPUs, but fewer processes: remove processes_per_worker for one on each GPU")
+        draft.note(f"a pod has {gpus} GPUs, but fewer processes: remove pods.processes for one on each GPU")
 
 
 def _placement(draft: Draft) -> Placement:

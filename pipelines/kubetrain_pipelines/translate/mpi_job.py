@@ -17,7 +17,9 @@ FIELD = "mpiReplicaSpecs"
 WAITS = re.compile(r"(.*/)?(sshd|sleep)|")
 """The program of a Worker that only waits for mpirun; an empty one is the operator's."""
 DEVICE = re.compile(r"resources\.(?!(requests|limits)\.(cpu|memory)$)|spec\.resourceClaims")
-NO_DEVICES = "the Launcher gets no devices, because it only runs mpirun; if it also ran processes, add 1 to --workers"
+NO_DEVICES = (
+    "the Launcher gets no devices, because it only runs mpirun; if it also ran processes, add 1 to pods.workers"
+)
 ONE_MORE = "the Launcher only runs mpirun: one more Worker runs the processes that it ran (runLauncherAsWorker)"
 IMAGE = "the image needs Open MPI 4 and must run as user {user}: see docs/other_frameworks.md#mpi"
 

@@ -1,4 +1,4 @@
-"""A pod template as settings of the placement."""
+"""A pod template as settings of pods."""
 
 import re
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from kubetrain_trainer.errors import InvalidSetting
 SYNC = re.compile(r"((\S*/)?aws )?s3 sync")
 WITH_VALUE = {"--endpoint-url", "--region"}
 ALONE = {"--no-sign-request", "--only-show-errors", "--no-progress", "--quiet", "--delete"}
-SYNCED = "dataset_uri is what init container {name} copied to {target}: pods find it at /data"
-CREDENTIALS = "; put its keys into the Secret that s3_secret names"
+SYNCED = "data.uri is what init container {name} copied to {target}: pods find it at /data"
+CREDENTIALS = "; put its keys into the Secret that data.secret names"
 
 NOT_TAKEN = (
-    "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "
-    "and add the container to {setting} of pod"
+    "its command may contain a secret, which the file would show: read it from a Secret with valueFrom in env, "
+    "and add the container to {setting} of pods.pod"
 )
 ENDLESS = (
     "pods wait for the end of container {name}: if it keeps running, make it one of initContainers with restartPolicy "
     "Always"
 )
 
-NOT_SELECTED = "kubetrain's pods have other labels: to keep them near each other, set together"
+NOT_SELECTED = "kubetrain's pods have other labels: to keep them near each other, set pods.together"
 
 SAME_FORM = {
     **dict.fromkeys(("nodeSelector", "affinity", "dnsConfig"), dict),
@@ -81,7 +81,7 @@ def _take_metadata(draft: Draft, template: Fields) -> None:
         for key, value in values.items():
             if is_secret(key, str(value)):
                 path = template.path_of(f"metadata.{name}.{key}")
-                draft.unmapped.append(Unmapped.of(path, value, "it may be a secret, which parameters would show"))
+                draft.unmapped.append(Unmapped.of(path, value, "it may be a secret, which the file would show"))
             else:
                 draft.patch(**{name: {key: str(value)}})
 

@@ -14,7 +14,9 @@ from kubetrain_trainer.errors import InvalidSetting
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
 GANGS = {"volcano": "volcano", "coscheduling": "scheduler-plugins"}
 """Schedulers by what a runtime calls them."""
-NEEDS_OPERATOR = "scheduler {scheduler} needs launcher training-operator: with Trainer alone, set scheduler to kueue"
+NEEDS_OPERATOR = (
+    "pods.scheduler={scheduler} needs pods.launcher=training-operator: with Trainer alone, set pods.scheduler to kueue"
+)
 FRAMEWORKS = {"torch": "pytorch", "pytorch": "pytorch", "tensorflow": "tensorflow"}
 
 

@@ -1,4 +1,4 @@
-"""From manifests to the parameters of a run or of one training, with all fields that have no counterpart."""
+"""From manifests to the file that describes a run or one training, with all fields that have no counterpart."""
 
 import json
 import re
@@ -10,10 +10,13 @@ from typing import Any
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import APPLIED
+from kubetrain_components.run.request import Request, merged
+from kubetrain_components.run.run_settings import RunSettings
 from kubetrain_components.urls import is_placeholder
-from kubetrain_pipelines.definitions.pipeline_parameters import parameters_of
-from kubetrain_pipelines.requests.planned_run import check_before_sending
-from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, placement_in, take_command_job, train_options
+from kubetrain_pipelines.definitions.pipeline_parameters import DeclaredPipeline
+from kubetrain_pipelines.requests.planned_run import check_before_sending, fill_form
+from kubetrain_pipelines.requests.request_file import RequestFile
+from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, planned_request, take_command_job
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.entry import UNKNOWN
 from kubetrain_pipelines.translate.fields import Fields
@@ -23,10 +26,11 @@ from kubetrain_pipelines.translate.read_manifests import Manifests, described, n
 from kubetrain_pipelines.translate.train_job import framework_of, take_train_job
 from kubetrain_trainer.errors import InvalidSetting
 
-PLACEHOLDERS = {"dataset_uri": "s3://<BUCKET>/<DATASET>", "model_uri": "s3://<BUCKET>/<MODELS>"}
-"""Values of required parameters that a manifest does not have. No bucket has such a name, so every run refuses them."""
-EXAMPLES = {"dataset_uri": "s3://bucket/dataset", "model_uri": "s3://bucket/models"}
+PLACEHOLDERS: Request = {"data": {"uri": "s3://<BUCKET>/<DATASET>"}, "model": {"uri": "s3://<BUCKET>/<MODELS>"}}
+"""Values of required settings that a manifest does not have. No bucket has such a name, so every run refuses them."""
+EXAMPLES: Request = {"data": {"uri": "s3://bucket/dataset"}, "model": {"uri": "s3://bucket/models"}}
 EXAMPLE_IMAGE = "image"
+PYTORCH_ONLY = {*RunSettings.names_with("only", "pytorch")}
 SET_BY_SERVER = (
     "metadata.uid",
     "metadata.resourceVersion",
@@ -44,8 +48,8 @@ APPLY = "apply it yourself if pods use it"
 MONITORED = "not needed: pods find each other without it, and deploy/monitoring reads the metrics of all runs"
 BESIDE = {
     **dict.fromkeys(("Service", "ServiceMonitor", "PodMonitor"), MONITORED),
-    "PersistentVolumeClaim": "apply it yourself if volumes names it: a run creates its own PVCs, with storage_class, "
-    "staging_size and output_size",
+    "PersistentVolumeClaim": "apply it yourself if pods.pod mounts it: a run creates its own PVCs, with storage.class, "
+    "storage.staging_size and storage.output_size",
 }
 """The fate of objects beside a job, by kind."""
 NO_ETCD = "not needed: workers find each other without etcd"
@@ -54,11 +58,11 @@ NO_ETCD = "not needed: workers find each other without etcd"
 @dataclass(frozen=True)
 class Translation:
     source: str
-    parameters: dict[str, Any]
+    pipeline: str
+    """The pipeline, or the framework of a job that runs the user's own program."""
+    request: Request
     unmapped: list[Unmapped]
     notes: list[str]
-    pipeline: str = ""
-    """The pipeline to submit, empty for a job that runs the user's own program."""
     options: tuple[str, ...] = ()
     """Options of `kubetrain train` for such a job."""
     command: tuple[str, ...] = ()
@@ -66,13 +70,14 @@ class Translation:
 
     @property
     def missing(self) -> list[str]:
-        """The parameters, the entry and the command that the user has to fill in."""
-        places = {name: self.parameters.get(name, "").removeprefix("s3://").split("/")[0] for name in PLACEHOLDERS}
-        places["image"] = self.parameters.get("placement", {}).get("image", "")
+        """The settings and the command that the user has to fill in."""
+        uris = {f"{group}.uri": self.request.get(group, {}).get("uri", "") for group in PLACEHOLDERS}
+        places = {name: uri.removeprefix("s3://").split("/")[0] for name, uri in uris.items()}
+        places["pods.image"] = self.request.get("pods", {}).get("image", "")
         unknown = [name for name, value in places.items() if is_placeholder(value)]
-        is_unknown = self.parameters.get("train_config", {}).get("entry") == UNKNOWN
+        is_unknown = self.request.get("train", {}).get("entry") == UNKNOWN
         commands = [word for word in self.command if word == PLACEHOLDER]
-        return [*unknown, *(["entry"] if is_unknown else []), *commands]
+        return [*unknown, *(["train.entry"] if is_unknown else []), *commands]
 
 
 def translate(manifests: Manifests) -> Translation:
@@ -105,7 +110,7 @@ def translate(manifests: Manifests) -> Translation:
         draft.settings["image"] = EXAMPLE_IMAGE
     outcome = _as_training(draft, job) if draft.framework else _as_run(draft, f"train-{framework}")
     if is_placeholder(image):
-        outcome["parameters"]["placement"]["image"] = image
+        outcome["request"]["pods"]["image"] = image
     left = [Unmapped.of(path, value) for item in (job, runtime) for path, value in item.leaves().items()]
     return Translation(
         source=described(manifests.job),
@@ -145,32 +150,28 @@ def _take_runtime(draft: Draft, job: Fields, manifests: Manifests) -> tuple[Fiel
 
 
 def _as_run(draft: Draft, pipeline: str) -> dict[str, Any]:
-    parameters = _parameters(draft, pipeline)
-    check_before_sending(pipeline, parameters_of(pipeline), {**parameters, **EXAMPLES})
-    return {"pipeline": pipeline, "parameters": parameters}
+    """Return the pipeline and the settings of a run, with notes on what only another pipeline has."""
+    for name in PYTORCH_ONLY & draft.settings.keys() if pipeline == "train-tensorflow" else ():
+        if (value := draft.settings.pop(name)) != 1:
+            draft.note(f"{pipeline} has no {RunSettings.public_name(name)}, which would be {value}")
+    request = merged(PLACEHOLDERS, draft.request)
+    definition = DeclaredPipeline(pipeline)
+    asked = RequestFile(pipeline=pipeline, request={**request, **merged(request, EXAMPLES)})
+    check_before_sending(definition, fill_form(definition.parameters, asked))
+    return {"pipeline": pipeline, "request": request}
 
 
 def _as_training(draft: Draft, job: Fields) -> dict[str, Any]:
-    options = train_options(draft, namespace=job.at("metadata").take("namespace", str, ""))
-    return {"options": options, "command": tuple(draft.command), "parameters": {"placement": placement_in(draft)}}
-
-
-def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:
-    """Return the parameters of the pipeline, which has its own for some settings of the placement."""
-    settings = {**PLACEHOLDERS, **draft.settings}
-    known = [item.name for item in parameters_of(pipeline)]
-    for name in settings.keys() - {*known, *Placement.names()}:
-        if settings[name] != 1:
-            draft.note(f"{pipeline} has no {name}, which would be {settings[name]}")
-    parameters = {name: settings[name] for name in known if name in settings}
-    placement = {name: settings[name] for name in Placement.names() if name in settings and name not in known}
-    return {**parameters, **({"placement": placement} if placement else {})}
+    namespace = job.at("metadata").take("namespace", str, "")
+    options = ("--namespace", namespace) if namespace else ()
+    request = planned_request(draft)
+    return {"pipeline": draft.framework, "request": request, "options": options, "command": tuple(draft.command)}
 
 
 def _notes_on_resources(draft: Draft) -> list[str]:
     default = Placement()
     return [
-        f"no {name} is requested, so each pod requests {getattr(default, name)}{limited}: set {name}"
+        f"no {name} is requested, so each pod requests {getattr(default, name)}{limited}: set pods.{name}"
         for name, limited in (("cpu", ""), ("memory", " and is limited to it"))
         if name not in draft.settings
     ]

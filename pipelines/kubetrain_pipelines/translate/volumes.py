@@ -13,7 +13,7 @@ from kubetrain_pipelines.translate.fields import Fields
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 OWN_PATHS = (DATA_PATH, OUTPUT_PATH, SHM)
 NOT_TAKEN = (
-    "it may be a secret, which parameters would show: store it in a Secret, and refer to that with the volume's own "
+    "it may be a secret, which the file would show: store it in a Secret, and refer to that with the volume's own "
     "field, such as nodePublishSecretRef"
 )
 OWN_NAMES = re.compile(rf"claim-\d+|{SHARED_MEMORY}")
@@ -57,14 +57,14 @@ def _take_shared_memory(draft: Draft, volume: Fields) -> None:
     size = volume.get("emptyDir.sizeLimit", (str, int), "")
     draft.set("shm_size", str(size))
     if not size:
-        draft.note("the volume at /dev/shm has no sizeLimit, but kubetrain's has 1Gi: set shm_size for more")
+        draft.note("the volume at /dev/shm has no sizeLimit, but kubetrain's has 1Gi: set pods.shm_size for more")
     volume.content.clear()
 
 
 def _take_volume(draft: Draft, volume: Fields) -> None:
     claim = volume.get("persistentVolumeClaim.claimName", str)
     if claim and not draft.framework:
-        draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
+        draft.note(f"training reads data.uri: if PVC {claim} has its dataset, copy the dataset to S3")
     if "hostPath" in volume.content:
         draft.note(f"volume {volume.name} is a hostPath, which Pod Security baseline and restricted refuse")
     draft.patch({"volumes": [_without_secrets(draft, volume.path, volume.take_all())]})

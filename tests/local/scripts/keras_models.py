@@ -309,10 +309,10 @@ def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"learning_rate": keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.5)}, "is a schedule: give it a num"),
-        ({"use_ema": True}, "has use_ema: leave it out, and set ema_decay"),
+        ({"use_ema": True}, "has use_ema: leave it out, and set train.ema_decay"),
         (
             {"gradient_accumulation_steps": 2},
-            "has gradient_accumulation_steps: leave it out, and set gradient_accumulation",
+            "has gradient_accumulation_steps: leave it out, and set train.gradient_accumulation",
         ),
     ],
 )

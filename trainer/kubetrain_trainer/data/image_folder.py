@@ -153,8 +153,8 @@ def no_images(folder: Path, left_out: Mapping[str, int] = MappingProxyType({})) 
 def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
     present = _some_names(data_dir) if data_dir.is_dir() else ""
     return KubetrainError(
-        f"the dataset has no folder '{split}' (it has: {present or 'nothing'}); {layout}, "
-        "and validation_split and test_split name the folders to use"
+        f"the dataset has no folder '{split}' (it has: {present or 'nothing'}); {layout}, and data.validation_split "
+        "and data.test_split name the folders to use"
     )
 
 
@@ -175,7 +175,7 @@ def _entries(data_dir: Path, split: str) -> list[os.DirEntry[str]]:
     except (FileNotFoundError, NotADirectoryError):
         raise missing_split(data_dir, split, LAYOUT) from None
     if not any(map(is_folder, entries)) and any(entry.name.endswith(".tar") for entry in entries):
-        raise KubetrainError(f"{data_dir / split} holds tar shards, not folders of images: set data=tar_shards")
+        raise KubetrainError(f"{data_dir / split} holds tar shards, not folders of images: set data.format=tar_shards")
     return entries
 
 
@@ -207,13 +207,13 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def _notes(folder: Path, images: int, left_out: Mapping[str, int]) -> Iterator[str]:
     if left_out:
         yield (
-            f"{folder}: {images} images are read and these are left out: {_listed(left_out)} "
-            f"(images are {', '.join(EXTENSIONS)} directly in the folder of a class)"
+            f"{folder}: {images} images are read and these are left out: {_listed(left_out)} (images are "
+            f"{', '.join(EXTENSIONS)} directly in the folder of a class)"
         )
     if images > MAX_FILES:
         yield (
             f"{folder} has {images:,} images in single files, whose names take memory in every loading process: pack "
-            "them into tar shards with `kubetrain pack`, and set data=tar_shards"
+            "them into tar shards with `kubetrain pack`, and set data.format=tar_shards"
         )
 
 

@@ -32,15 +32,15 @@ class LeftOut:
             DamagedImage: if no more may be left out.
         """
         if not self._most:
-            raise DamagedImage(f"{damage}, or set skip_damaged") from damage
+            raise DamagedImage(f"{damage}, or set train.skip_damaged") from damage
         with self._indices.get_lock():
             known = self._known()
             if index in known:
                 return
             if len(known) == self._most:
-                raise DamagedImage(f"{damage}, or raise skip_damaged ({self._most})") from damage
+                raise DamagedImage(f"{damage}, or raise train.skip_damaged ({self._most})") from damage
             self._indices[len(known)] = index
-            print(f"{damage}. It is left out, {len(known) + 1} of {self._most} (skip_damaged)", flush=True)
+            print(f"{damage}. It is left out, {len(known) + 1} of {self._most} (train.skip_damaged)", flush=True)
 
     def stand_in(self, index: int, count: int) -> int:
         """Return the next of `count` images that is not left out; the image itself if it is not.

@@ -171,8 +171,8 @@ def plan_samples(
     """
     if sampler and groups:
         raise InvalidSetting(
-            "data_access=cache does not support a task with its own sampler, whose order would fetch a shard again for "
-            "almost every sample: use data_access=volume, or remove the sampler"
+            "data.delivery=cache does not support a task with its own sampler, whose order would fetch a shard again "
+            "for almost every sample: use data.delivery=volume, or remove the sampler"
         )
     return SamplePlan(
         size=len(sampled_order(sampler, epoch=0)) if sampler else size,

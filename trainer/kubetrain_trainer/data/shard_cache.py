@@ -171,5 +171,5 @@ def cache_folder() -> Path:
         return Path(folder)
     raise KubetrainError(
         "the shards of this dataset version are still in S3: train on it by `kubetrain run` or `submit` with "
-        "data_access=cache"
+        "data.delivery=cache"
     )

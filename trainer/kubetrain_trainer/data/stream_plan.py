@@ -71,12 +71,13 @@ def stream_plan(size: int | None, config: TrainConfig, world_size: int) -> Strea
     """
     if size is None and not config.max_steps:
         raise InvalidSetting(
-            "max_steps must be set, because the training data has no len(), so that nothing says how long an epoch is"
+            "train.max_steps must be set, because the training data has no len(), so that nothing says how long an "
+            "epoch is"
         )
     if config.global_batch_size:
         raise InvalidSetting(
-            "global_batch_size must be 0, because the training data can only be read in sequence: each process reads "
-            "batch_size samples of its own stream at each step"
+            "train.global_batch_size must be 0, because the training data can only be read in sequence: each process "
+            "reads train.batch_size samples of its own stream at each step"
         )
     global_batch = config.global_batch(world_size)
     steps = -(-config.max_steps // config.epochs) if size is None else max(1, size // global_batch)

@@ -196,7 +196,9 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
     if not folder.is_dir():
         raise missing_split(data_dir, split, LAYOUT)
     if any(member.is_dir() for member in folder.iterdir()):
-        raise KubetrainError(f"{folder} holds folders, not tar shards: for <class>/<image> set data=image_folder")
+        raise KubetrainError(
+            f"{folder} holds folders, not tar shards: for <class>/<image> set data.format=image_folder"
+        )
     raise KubetrainError(f"{folder} has no tar shards: {LAYOUT}")
 
 

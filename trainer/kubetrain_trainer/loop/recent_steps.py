@@ -19,9 +19,10 @@ LOSS_SCALE = "loss_scale"
 MAX_SKIPPED = 10
 """The number of skipped steps in a row after which the training fails."""
 REMEDY = (
-    "most often the learning_rate is too high for this batch size and warmup, sometimes a sample has NaN in its inputs "
-    "or labels, or a custom loss takes the logarithm of zero or does not support bf16: lower learning_rate, raise "
-    "warmup_epochs, set clip_norm or precision=fp32, or set on_nan=skip to skip such steps"
+    "most often the learning rate is too high for this batch size and warmup, sometimes a sample has NaN in its inputs "
+    "or labels, or a custom loss takes the logarithm of zero or does not support bf16: lower train.learning_rate, "
+    "raise train.warmup_epochs, set train.clip_norm or train.precision=fp32, or set train.on_nan=skip to skip such "
+    "steps"
 )
 log = logging.getLogger(__name__)
 

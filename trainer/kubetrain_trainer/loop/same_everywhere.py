@@ -104,7 +104,8 @@ class Replicas:
         if first_steps and self._own_step and before == self._norms:
             raise KubetrainError(
                 f"the task's own step has not changed the model in {first_steps} steps: call step.update(loss), or "
-                "backward() and the optimizer's step(); if it adds up gradients for more steps, raise checkpoint_every"
+                "backward() and the optimizer's step(); if it adds up gradients for more steps, raise "
+                "train.checkpoint_every"
             )
 
     def _compare_precisely(self) -> None:

@@ -65,7 +65,7 @@ def train_together(
     run_epochs: Callable[[ATraining], None],
 ) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
-    with annotating_errors(lambda: f"{AT_THE_START}, with batch_size={arguments.config.batch_size}"):
+    with annotating_errors(lambda: f"{AT_THE_START}, with train.batch_size={arguments.config.batch_size}"):
         watchdog.beat_start()
         training = build_training(arguments, group, watchdog)
     if group.role.is_rank_0:
@@ -145,10 +145,10 @@ def find_checkpoint(training: AnyTraining) -> str | None:
 
 def check_something_is_left(config: TrainConfig, progress: TrainingProgress) -> None:
     if is_finished(config, progress):
-        wanted = f"epochs above {progress.epoch}" if progress.epoch >= config.epochs else ""
-        wanted = wanted or f"max_steps above {progress.step}, or set it to 0"
+        wanted = f"train.epochs above {progress.epoch}" if progress.epoch >= config.epochs else ""
+        wanted = wanted or f"train.max_steps above {progress.step}, or set it to 0"
         raise InvalidSetting(
-            f"resume_from: the run '{config.resume_from}' has already trained {progress.epoch} epochs "
+            f"train.resume_from: the run '{config.resume_from}' has already trained {progress.epoch} epochs "
             f"({progress.step} steps), which leaves nothing to train: raise {wanted}"
         )
 

@@ -85,7 +85,7 @@ class AnyTraining(ABC):
     @property
     def doing(self) -> str:
         """The current activity, for error messages."""
-        return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
+        return f"in {self.watchdog.doing}, with train.batch_size={self.config.batch_size}"
 
 
 def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, Any]:

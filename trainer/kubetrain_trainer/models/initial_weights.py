@@ -44,8 +44,8 @@ def _find(config: TrainConfig, output: TrainingOutput, file_names: Sequence[str]
     if (place / "export").is_dir():
         return _find_in(place / "export", file_names, TrainingOutput(place).read_export())
     raise InvalidSetting(
-        f"initial_weights: {place} is neither a run with an exported model, nor a published model, nor a file: "
-        "name one by its path under the output root"
+        f"model.start: {place} is neither a run with an exported model, nor a published model, nor a file: name one by "
+        "its path under the output root"
     )
 
 
@@ -57,15 +57,15 @@ def _find_in(folder: Path, file_names: Sequence[str], described: Mapping[str, An
     if found := listed_file(file_names, described["files"]):
         return str(folder / found)
     raise InvalidSetting(
-        f"initial_weights: the model in {folder} is one of {described['framework']} and has no {file_names[0]}, which "
-        "this training starts from: name the file of weights itself, or a model that the same framework's trainer has "
+        f"model.start: the model in {folder} is one of {described['framework']} and has no {file_names[0]}, which this "
+        "training starts from: name the file of weights itself, or a model that the same framework's trainer has "
         "trained"
     )
 
 
 def misfit(path: Path, problem: str) -> InvalidSetting:
     return InvalidSetting(
-        f"initial_weights: {path} does not fit this run's model: {problem}. Only the last layer may differ"
+        f"model.start: {path} does not fit this run's model: {problem}. Only the last layer may differ"
     )
 
 
@@ -76,6 +76,6 @@ def warn_of_frozen(new: Iterable[str]) -> None:
     """
     if names := ", ".join(new):
         log.warning(
-            "freeze keeps the random values of %s, as initial_weights has none that fit: do not freeze this layer",
+            "train.freeze keeps the random values of %s, as model.start has none that fit: do not freeze this layer",
             names,
         )

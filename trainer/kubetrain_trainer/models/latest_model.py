@@ -67,7 +67,7 @@ def _comparable(model: ModelFolder, arguments: Arguments, classes: Sequence[str]
     """
     framework, ours = arguments.output.read_config()["framework"], arguments.config
     if model.framework != framework:
-        raise KubetrainError(f"it was trained with {model.framework}, not {framework}: use another model_uri")
+        raise KubetrainError(f"it was trained with {model.framework}, not {framework}: use another model.uri")
     if model.classes != tuple(classes):
         raise KubetrainError("it has other classes than the dataset has now")
     if model.description["config_digest"] == ours.digest:

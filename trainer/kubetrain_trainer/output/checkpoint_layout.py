@@ -213,8 +213,8 @@ def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
     complete = complete_checkpoints(directory)
     if not complete:
         raise KubetrainError(
-            f"no complete checkpoint in {directory}: the training ended before its first one; "
-            "check its log, or lower checkpoint_every"
+            f"no complete checkpoint in {directory}: the training ended before its first one; check its log, or lower "
+            "train.checkpoint_every"
         )
     ranked = complete[::-1] if config.select_checkpoint == "last" else best_first(complete, config)
     chosen = next(_intact(directory, ranked), None)
@@ -234,8 +234,8 @@ def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
     metrics, metric = checkpoint.manifest["metrics"], config.best_by
     if checkpoint.is_validated and metric.name not in metrics:
         raise KubetrainError(
-            f"checkpoint {checkpoint.name} has no metric '{metric.name}' (it has: {', '.join(sorted(metrics))}): "
-            "set metric to one of these, or select_checkpoint=last"
+            f"checkpoint {checkpoint.name} has no metric '{metric.name}' (it has: {', '.join(sorted(metrics))}): set "
+            "train.metric to one of these, or train.select_checkpoint=last"
         )
     value, loss = metrics.get(metric.name), metrics.get("loss", 0.0)
     if value is None or loss is None:  # as JSON has them that are not finite

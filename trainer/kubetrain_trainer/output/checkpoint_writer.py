@@ -58,8 +58,8 @@ class CheckpointWriter:
         """Return True if no other checkpoint is being written. Otherwise log that this one is skipped."""
         if self.is_writing:
             log.warning(
-                "skipped the checkpoint of step %d: the one of step %d is still being written; "
-                "raise checkpoint_every if this happens often",
+                "skipped the checkpoint of step %d: the one of step %d is still being written; raise "
+                "train.checkpoint_every if this happens often",
                 step,
                 self._step,
             )
@@ -107,7 +107,7 @@ class CheckpointWriter:
             self._thread.join(TIMEOUT_SECONDS)
         if self.newest is None:
             return "no checkpoint has been saved yet"
-        return f"a new run with resume_from={self._output.path.name} starts from {self.newest.name}"
+        return f"a new run with train.resume_from={self._output.path.name} starts from {self.newest.name}"
 
     def _run(self, write: Callable[[], None]) -> None:
         _yield_to_steps()
@@ -144,7 +144,7 @@ def _yield_to_steps() -> None:
 
 
 def remove_superseded(newest: Checkpoint, config: TrainConfig) -> None:
-    """Remove the checkpoints that are no longer needed now that a newer one is flushed and verified.
+    """Remove the checkpoints that nothing needs any more now that a newer one is flushed and verified.
 
     One that cannot be removed is left to the next call, because the newer one is complete.
     """

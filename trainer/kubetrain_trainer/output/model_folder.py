@@ -48,7 +48,7 @@ class ModelFolder:
         """
         recorded, model = self.description["config"], f"model {self.description['version']}"
         if hidden := [name for name, value in recorded.get("model_args", {}).items() if HIDDEN in repr(value)]:
-            raise KubetrainError(f"{model} was published without model_args {', '.join(hidden)}, which may be a secret")
+            raise KubetrainError(f"{model} was published without model.args {', '.join(hidden)}, which may be a secret")
         if unknown := [name for name in recorded if name not in TrainConfig.names()]:
             raise KubetrainError(
                 f"{model} was published by another release, with other settings ({', '.join(unknown)})"

@@ -100,11 +100,11 @@ class TrainingOutput:
         changeable = TrainConfig.names_with("is_changeable")
         if others := [name for name in changed if name not in changeable]:
             raise KubetrainError(
-                f"{self.path} holds the output of another training (different: {', '.join(others)}): "
-                "give this run its own id, with resume_from to continue from the checkpoints here, or output directory"
+                f"{self.path} holds the output of another training (different: {', '.join(map(_shown, others))}): give "
+                "this run its own id, with train.resume_from to continue from the checkpoints here, or output directory"
             )
         if changed and not self.is_finished():  # else the record says what it was trained with
-            log.info("changed since this run began: %s", ", ".join(changed))
+            log.info("changed since this run began: %s", ", ".join(map(_shown, changed)))
             self._record({**self.read_config(), **settings})
 
     def has_begun(self) -> bool:
@@ -164,14 +164,14 @@ class TrainingOutput:
         newest = next(intact_checkpoints(self._other_run(run_id).checkpoints), None)
         if newest is None:
             raise KubetrainError(
-                f"resume_from: no intact checkpoint in {self._other_run(run_id).checkpoints}: "
-                "name a run under the same output root that has one"
+                f"train.resume_from: no intact checkpoint in {self._other_run(run_id).checkpoints}: name a run under "
+                "the same output root that has one"
             )
         theirs, ours = newest.manifest["framework"], self._origin()["framework"]
         if theirs != ours:
             raise InvalidSetting(
-                f"resume_from: the run '{run_id}' trained with {theirs}, this one trains with {ours}: "
-                f"name a run of the pipeline train-{ours}"
+                f"train.resume_from: the run '{run_id}' trained with {theirs}, this one trains with {ours}: name a run "
+                f"of the pipeline train-{ours}"
             )
         self._check_same_frozen(run_id)
         return newest
@@ -183,8 +183,9 @@ class TrainingOutput:
         there, here = self._other_run(run_id).read_config()["config"].get("freeze", ""), config.get("freeze", "")
         if {*patterns_in(there)} != {*patterns_in(here)}:
             raise InvalidSetting(
-                f"resume_from: the run '{run_id}' trained with freeze='{there}', this one with '{here}', for which its "
-                "optimizer's state does not hold: keep freeze, or start from the model of that run with initial_weights"
+                f"train.resume_from: the run '{run_id}' trained with train.freeze='{there}', this one with '{here}', "
+                "for which its optimizer's state does not hold: keep train.freeze, or start from the model of that run "
+                "with model.start"
             )
 
     def finish(self, last: Checkpoint, **details: str) -> None:
@@ -294,6 +295,11 @@ def describe_export(folder: Path) -> list[dict[str, Any]]:
     if (folder / PUBLISHED_DESCRIPTION).exists():
         raise KubetrainError(f"{folder / PUBLISHED_DESCRIPTION} has a name that kubetrain uses: write another one")
     return files
+
+
+def _shown(name: str) -> str:
+    """Return the name by which users know what is recorded of a training."""
+    return TrainConfig.public_name(name) if name in TrainConfig.names() else name
 
 
 def _identity(checkpoint: Checkpoint) -> dict[str, Any]:

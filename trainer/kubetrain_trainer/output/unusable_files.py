@@ -12,9 +12,9 @@ def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     """Return the error for a checkpoint that does not fit this run's model and optimizer."""
     theirs = TrainingOutput(checkpoint.path.parents[1]).read_config()["config"]
     return KubetrainError(
-        f"{checkpoint.path} holds '{theirs['model']}' trained with {theirs['optimizer']}, which does not fit "
-        f"this run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes, "
-        "and with PyTorch the same decay_norms, and layer_rate=1 in both or in neither"
+        f"{checkpoint.path} holds '{theirs['model']}' trained with {theirs['optimizer']}, which does not fit this "
+        f"run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes, and "
+        "with PyTorch the same decay_norms of train.optimizer_args, and train.layer_rate=1 in both or in neither"
     )
 
 

@@ -59,13 +59,13 @@ def check_entry(entry: Entry) -> str:
 
 def check_program(name: str) -> None:
     if shutil.which(name) is None:
-        raise InvalidSetting(f"entry: there is no program '{name}' where the training runs")
+        raise InvalidSetting(f"train.entry: there is no program '{name}' where the training runs")
 
 
 def existing_script(name: str) -> Path:
     path = Path(name).resolve()
     if not path.is_file():
-        raise InvalidSetting(f"entry: there is no script '{name}' in {Path.cwd()}, where the training runs")
+        raise InvalidSetting(f"train.entry: there is no script '{name}' in {Path.cwd()}, where the training runs")
     return path
 
 
@@ -98,7 +98,7 @@ def _check_script(script: str) -> None:
     missing = sorted({name for name in _imported(ast.parse(text, script)) if importlib.util.find_spec(name) is None})
     if missing and "sys.path" not in text:  # which may add the folders that have them
         raise InvalidSetting(
-            f"entry: '{script}' imports modules that are not installed where it would run: {', '.join(missing)}"
+            f"train.entry: '{script}' imports modules that are not installed where it would run: {', '.join(missing)}"
         )
 
 

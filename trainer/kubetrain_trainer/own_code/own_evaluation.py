@@ -25,7 +25,7 @@ from kubetrain_trainer.termination import report_result
 def evaluate(arguments: Arguments) -> None:
     evaluation, output = own_entry(arguments).evaluation, arguments.output
     if evaluation is None:
-        raise InvalidSetting("entry has no evaluation: name a script or a command")
+        raise InvalidSetting("train.entry has no evaluation: name a script or a command")
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     (output.path / METRICS_FILE).unlink(missing_ok=True)
     os.environ.update(environment(arguments) | {"KUBETRAIN_MODEL": str(output.export)})

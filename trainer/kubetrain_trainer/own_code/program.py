@@ -91,7 +91,7 @@ def _version(path: Path) -> tuple[int, int] | None:
 def own_entry(arguments: Arguments) -> Entry:
     entry = parse_entry(arguments.config.entry)
     if entry is None:
-        raise InvalidSetting("entry is empty: name a script or a command")
+        raise InvalidSetting("train.entry is empty: name a script or a command")
     return entry
 
 
@@ -118,7 +118,7 @@ def _newest_checkpoint(output: TrainingOutput, resume_from: str) -> Checkpoint |
         return own
     others = TrainingOutput(output.path.parent / resume_from).checkpoints
     if (found := next(intact_checkpoints(others), None)) is None:
-        raise InvalidSetting(f"resume_from: there is no complete checkpoint in {others}: name a run that has one")
+        raise InvalidSetting(f"train.resume_from: there is no complete checkpoint in {others}: name a run that has one")
     return found
 
 

@@ -94,8 +94,8 @@ def shortfalls(processes: Sequence[tuple[str, Transport]], environment: Mapping[
     on_tcp = [node for node, process in processes if TCP in process.between_pods]
     if on_tcp and asks_for_infiniband(environment):
         yield (
-            f"the training uses TCP on {_nodes(on_tcp)}, but InfiniBand was asked for: request the device with rdma "
-            "in placement, and check it with `ibstat` in the pod"
+            f"the training uses TCP on {_nodes(on_tcp)}, but InfiniBand was asked for: request the device with "
+            "pods.rdma, and check it with `ibstat` in the pod"
         )
     copying = [node for node, process in processes if INFINIBAND in process.between_pods and not process.has_gpu_direct]
     if copying:

@@ -21,10 +21,10 @@ MIN_RATE = 100e6
 """Bytes per second. A link below this is slow however few there are: even Gigabit Ethernet carries more."""
 REMEDY_OF_DEVICE = (
     "look for other programs on this node, and for errors and low clocks of its GPU with `nvidia-smi -q`, or exclude "
-    "it (preflight=avoid, or affinity of pod)"
+    "it (train.preflight=avoid, or affinity of pods.pod)"
 )
 REMEDY_OF_LINK = (
-    "check the network cards and cables of these nodes, or exclude one (preflight=avoid, or affinity of pod)"
+    "check the network cards and cables of these nodes, or exclude one (train.preflight=avoid, or affinity of pods.pod)"
 )
 
 

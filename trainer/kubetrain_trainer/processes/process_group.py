@@ -93,7 +93,7 @@ def describe_start(
         backend,
         counted(world_size, "process", "processes"),
         network,
-        f"sharding={sharding}" if sharding != "none" else "",
+        f"train.sharding={sharding}" if sharding != "none" else "",
         precision,
         counted(threads, "thread", "threads") + " each" * (world_size > 1),
         f"{used_gpus} of {counted(gpus, 'GPU', 'GPUs')} in this pod" if gpus else "",

@@ -69,6 +69,6 @@ def check_gpus(role: ProcessRole, gpus: int) -> None:
     """
     if 0 < gpus < role.local_world_size:
         raise InvalidSetting(
-            f"each of the pod's {role.local_world_size} processes needs its own GPU, but the pod has {gpus}: "
-            "lower processes_per_worker, or give the pod more GPUs"
+            f"each of the pod's {role.local_world_size} processes needs its own GPU, but the pod has {gpus}: lower "
+            "pods.processes, or give the pod more GPUs"
         )

@@ -43,8 +43,8 @@ START_FACTOR = 12
 MIN_CPU_SHARE = 0.01
 """A process that uses more of a CPU than this while it starts does not hang: it may list millions of files."""
 HOLDS_GIL = (
-    "hangs: C code has held Python's lock (GIL) longer than nccl_timeout_seconds allows; its line is in the stacks in "
-    "the log"
+    "hangs: C code has held Python's lock (GIL) longer than train.nccl_timeout_seconds allows; its line is in the "
+    "stacks in the log"
 )
 """What to say of a process that the alarm has killed, because it cannot say it itself."""
 FIRST_STEP_FACTOR = 3
@@ -119,7 +119,7 @@ class Watchdog:
         self._rank = role.rank
         self._is_alone = role.world_size == 1
         self._seconds = config.nccl_timeout_seconds
-        self._setting = " (nccl_timeout_seconds)"
+        self._setting = " (train.nccl_timeout_seconds)"
         self._due = math.inf
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)

@@ -139,7 +139,8 @@ def tensor_parallel_size(config: TrainConfig, role: ProcessRole) -> int:
     """
     if role.local_world_size % config.tensor_parallel:
         raise InvalidSetting(
-            f"tensor_parallel must divide the {role.local_world_size} processes of a pod, not {config.tensor_parallel}"
+            f"train.tensor_parallel must divide the {role.local_world_size} processes of a pod, not "
+            f"{config.tensor_parallel}"
         )
     return config.tensor_parallel
 

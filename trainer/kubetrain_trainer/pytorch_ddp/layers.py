@@ -23,7 +23,7 @@ def freeze(model: nn.Module, patterns: str) -> None:
     for name in matching(patterns, parameters):
         parameters[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
-        raise InvalidSetting(f"freeze: '{patterns}' leaves nothing to train")
+        raise InvalidSetting(f"train.freeze: '{patterns}' leaves nothing to train")
     for module in model.modules():
         own = [*module.parameters(recurse=False)]
         if patterns and own and not any(parameter.requires_grad for parameter in own):

@@ -50,7 +50,7 @@ class Tally:
         """Return the value of each measure over all processes, which call this together."""
         count, *sums = total(self._sums.tolist())
         if not count:
-            raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
+            raise KubetrainError("the split to evaluate has no samples: check its files and data.validation_split")
         self._check_all_have_samples(total)
         means = {name: value / count for name, value in zip(self._measures, sums, strict=False)}
         results = means | {name: _end(name, metric, total) for name, metric in self._metrics.items()}

@@ -32,7 +32,7 @@ def check_sendable(name: str, value: Any) -> None:
     what = getattr(culprit, "__qualname__", f"a {type(culprit).__name__}")
     raise KubetrainError(
         f"{place} ({what}) cannot be sent to the processes that load samples on a machine with GPUs ({error}): replace "
-        "it by a function or class at the top of a module, or set loader_workers=0"
+        "it by a function or class at the top of a module, or set train.loader_workers=0"
     )
 
 

@@ -101,10 +101,9 @@ def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> 
         unit = unit_of[root.get_submodule(name.rpartition(".")[0])]
         other, its_unit = first.setdefault(id(parameter), (name, unit))
         if other != name and (is_split or its_unit is not unit):
-            raise InvalidSetting(
-                f"sharding cannot split '{name}', which is also '{other}': "
-                + ("tensor_parallel needs parameters of one module each" if is_split else "let both be in one layer")
-            )
+            needed = "train.tensor_parallel needs parameters of one module each"
+            remedy = needed if is_split else "let both be in one layer"
+            raise InvalidSetting(f"train.sharding cannot split '{name}', which is also '{other}': {remedy}")
 
 
 def broadcast_weights(module: nn.Module) -> None:

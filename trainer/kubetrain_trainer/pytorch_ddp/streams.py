@@ -167,8 +167,8 @@ class Reading(IterableDataset[Any]):
         samples = sizes[-1]  # of the targets, because inputs may have another dimension first
         if self._position is not None and samples != self._batch_size:
             raise KubetrainError(
-                f"the training data yields a batch of {samples} samples, but batch_size is {self._batch_size}: let it "
-                "make batches of this size, and leave out a smaller last one"
+                f"the training data yields a batch of {samples} samples, but train.batch_size is {self._batch_size}: "
+                "let it make batches of this size, and leave out a smaller last one"
             )
         return samples
 

@@ -74,8 +74,8 @@ def split(batch: Any, count: int, samples: int) -> list[Any]:
         return [batch] * count
     described = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
     raise KubetrainError(
-        f"gradient_accumulation cannot split {described} in a batch of {samples} samples: give each tensor one row for "
-        "each sample, or set gradient_accumulation=1"
+        f"train.gradient_accumulation cannot split {described} in a batch of {samples} samples: give each tensor one "
+        "row for each sample, or set train.gradient_accumulation=1"
     )
 
 

@@ -195,8 +195,8 @@ def check_recomputable(task: Task, config: TrainConfig, group: Group) -> None:
     """
     if config.is_compiled and not is_sharded(config, group) and has_running_statistics(task.model, task):
         raise InvalidSetting(
-            f"compile={config.compile} cannot be combined with activation_checkpointing=true in layers with batch "
-            "normalization, unless several processes share the model (sharding): leave one of them out"
+            f"train.compile={config.compile} cannot be combined with train.activation_checkpointing=true in layers "
+            "with batch normalization, unless several processes share the model (sharding): leave one of them out"
         )
 
 
@@ -210,20 +210,23 @@ def check_task(task: Task, config: TrainConfig) -> None:
     for name, only in (("gradient_accumulation", 1), ("global_batch_size", 0)):
         if task.step and getattr(config, name) != only:
             raise InvalidSetting(
-                f"{name} must be {only}, because the task's own step splits its batches into micro-batches itself"
+                f"train.{name} must be {only}, because the task's own step splits its batches into micro-batches itself"
             )
     if config.layer_rate != 1 and (task.optimizer or task.parameter_groups):
         chooses = "optimizer" if task.optimizer else "parameter_groups"
-        raise InvalidSetting(f"layer_rate must be 1, because the task's own {chooses} chooses the rates of layers")
+        raise InvalidSetting(
+            f"train.layer_rate must be 1, because the task's own {chooses} chooses the rates of layers"
+        )
     if task.step and config.precision == "fp16":
-        raise InvalidSetting("precision cannot be fp16, because the task's own step does not scale its losses")
+        raise InvalidSetting("train.precision cannot be fp16, because the task's own step does not scale its losses")
     if task.step and config.uses_cuda_graphs:
         raise InvalidSetting(
-            f"compile cannot be {config.compile}, because the task's own step may use what a CUDA graph overwrites"
+            f"train.compile cannot be {config.compile}, because the task's own step may use what a CUDA graph "
+            "overwrites"
         )
     if task.step and config.on_nan == "skip":
         raise InvalidSetting(
-            "on_nan must be stop, because the task's own step updates the model before the loss is checked"
+            "train.on_nan must be stop, because the task's own step updates the model before the loss is checked"
         )
 
 
@@ -233,7 +236,7 @@ def check_tensor_parallel(task: Task, group: Group) -> None:
         InvalidSetting: if the task has no plan for tensor parallelism.
     """
     if group.tensor_parallel > 1 and not task.tensor_plan:
-        raise InvalidSetting("tensor_parallel needs the tensor_plan of a task of your own")
+        raise InvalidSetting("train.tensor_parallel needs the tensor_plan of a task of your own")
 
 
 def open_loaders(task: Task, config: TrainConfig, group: Group) -> list[AnyLoader]:
@@ -252,7 +255,9 @@ def open_loader(samples: Any, task: Task, config: TrainConfig, role: ProcessRole
         check_sendable("collate", task.collate)
     has_indices = not is_stream(samples)
     if config.tensor_parallel > 1 and not has_indices:
-        raise InvalidSetting("tensor_parallel must be 1 for samples without indices: its processes need the same ones")
+        raise InvalidSetting(
+            "train.tensor_parallel must be 1 for samples without indices: its processes need the same ones"
+        )
     if yields_batches(samples) and (task.collate or has_indices):
         has = "collate" if task.collate else "[index]"
         raise InvalidSetting(f"data with yields_batches makes its batches itself, so that {has} has no use: remove it")

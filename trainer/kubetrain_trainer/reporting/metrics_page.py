@@ -177,7 +177,7 @@ def _open_server(port: int, handler: type[BaseHTTPRequestHandler], must_stop: th
         except OSError as error:
             if not has_warned:
                 log.warning(
-                    "cannot serve metrics on port %d (%s), retrying: set metrics_port to a free one or to 0",
+                    "cannot serve metrics on port %d (%s), retrying: set train.metrics_port to a free one or to 0",
                     port,
                     error.strerror,
                 )

@@ -159,7 +159,7 @@ def _service_account_token() -> str:
         return SERVICE_ACCOUNT_TOKEN.read_text()
     except OSError:
         raise Refused(
-            "MLFLOW_TRACKING_AUTH asks for the pod's token, but it has none: set serviceAccountName of pod"
+            "MLFLOW_TRACKING_AUTH asks for the pod's token, but it has none: set serviceAccountName of pods.pod"
         ) from None
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 Item = TypeVar("Item")
 LARGE_WAIT_SHARE = 0.3
 """The fraction of time spent waiting for data above which the training warns."""
-SHORTER_WAITS = "give each pod more CPUs, raise loader_workers (PyTorch), or store smaller images"
+SHORTER_WAITS = "give each pod more CPUs, raise train.loader_workers (PyTorch), or store smaller images"
 """The remedies for a training that waits for data."""
 
 

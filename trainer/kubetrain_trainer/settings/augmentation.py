@@ -39,7 +39,7 @@ class Random(Protocol):
 class Recipe(Settings):
     """The options in the setting `augment`."""
 
-    PARAMETER: ClassVar[str] = "augment"
+    GROUP: ClassVar[str] = "train.augment"
 
     crop_area: float = setting(
         1.0,

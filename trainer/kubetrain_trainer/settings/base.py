@@ -30,21 +30,28 @@ def setting(
     is_changeable: bool = False,
     entry: str = "",
     is_internal: bool = False,
+    is_required: bool = False,
+    in_form: bool = False,
+    name: str = "",
 ) -> Any:
     """Declare a field with its meaning (and unit), its valid values, and all that the code knows about it.
 
     Args:
-        only: The framework that has this setting; empty: both.
+        only: The framework that has this setting, or cluster; empty: both frameworks, and also a run on one machine.
         pytorch_choices: Choices that TensorFlow does not have.
         used_with: Another setting and the value without which this one has no effect.
         is_changeable: If a run may change it when it resumes, because it does not decide what is learned.
         entry: Beside an entry: used, refused, or (if empty) without effect unless the user's code reads it.
         is_internal: If commands set it, and users do not see it.
+        is_required: If a run on a cluster cannot do without it.
+        in_form: If the form of Kubeflow Pipelines has a field for it.
+        name: GROUP.NAME by which users set it, if that is not the group of its class and the name of its field.
     """
     maximum = MAX_INTEGER if type(default) is int and maximum is None else maximum
     rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
     facts = {"only": only, "pytorch_choices": pytorch_choices, "used_with": used_with, "is_changeable": is_changeable}
-    declared = {**rules, **facts, "entry": entry, "is_internal": is_internal}
+    shown = {"is_internal": is_internal, "is_required": is_required, "in_form": in_form, "name": name}
+    declared = {**rules, **facts, **shown, "entry": entry}
     if isinstance(default, dict | list):
         return dataclasses.field(default_factory=default.copy, metadata=declared)
     return dataclasses.field(default=default, metadata=declared)
@@ -54,14 +61,12 @@ def setting(
 class Settings:
     """Base of the classes whose fields are all declared with setting()."""
 
-    PARAMETER: ClassVar[str]
-    """Name of the parameter that contains these settings as a JSON object."""
+    GROUP: ClassVar[str]
+    """The group of these settings, with which their names begin."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = coerced(field.name, field.type, getattr(self, field.name))
-            _check_rules(field.name, value, field.metadata)
-            object.__setattr__(self, field.name, value)
+        for field in (item for item in fields(self) if item.metadata):
+            object.__setattr__(self, field.name, self._checked(field, getattr(self, field.name)))
 
     @classmethod
     def names(cls) -> list[str]:
@@ -71,6 +76,11 @@ class Settings:
     def names_with(cls, fact: str, value: Any = True) -> list[str]:
         """Return the settings whose declaration says this."""
         return [field.name for field in fields(cls) if field.metadata[fact] == value]
+
+    @classmethod
+    def public_name(cls, name: str) -> str:
+        """Return the name by which users set the field: GROUP.NAME."""
+        return str(cls.declared(name)["name"] or f"{cls.GROUP}.{name}")
 
     @classmethod
     def declared(cls, name: str) -> Mapping[str, Any]:
@@ -97,7 +107,7 @@ class Settings:
         try:
             return cls.from_dict(values)
         except InvalidSetting as error:
-            raise InvalidSetting(f"{cls.PARAMETER} with {choice}: {error}") from None
+            raise InvalidSetting(f"{error} (with {choice})") from None
 
     @classmethod
     def some_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,12 +117,14 @@ class Settings:
             InvalidSetting: if a name is unknown, or a value has the wrong type or is out of range.
         """
         cls._check_names(values)
-        given = {
-            field: coerced(field.name, field.type, values[field.name]) for field in fields(cls) if field.name in values
-        }
-        for field, value in given.items():
-            _check_rules(field.name, value, field.metadata)
-        return {field.name: value for field, value in given.items()}
+        return {field.name: cls._checked(field, values[field.name]) for field in fields(cls) if field.name in values}
+
+    @classmethod
+    def _checked(cls, field: "Field[Any]", value: Any) -> Any:
+        name = cls.public_name(field.name)
+        value = coerced(name, field.type, value)
+        _check_rules(name, value, field.metadata)
+        return value
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -122,19 +134,19 @@ class Settings:
         """Parse the value of a setting from text on a command line."""
         cls._check_name(name)
         kind = {field.name: field.type for field in fields(cls)}[name]
-        return parse_value(name, kind, text)
+        return parse_value(cls.public_name(name), kind, text)
 
     @classmethod
     def _check_names(cls, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):
-            raise InvalidSetting(f"{cls.PARAMETER} must be a JSON object of settings, not {values!r}")
+            raise InvalidSetting(f"{cls.GROUP} must be an object of settings, not {values!r}")
         for name in values:
             cls._check_name(name)
 
     @classmethod
     def _check_name(cls, name: str) -> None:
         if name not in (names := cls.names()):
-            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, names)}")
+            raise InvalidSetting(f"unknown setting '{cls.GROUP}.{name}': {did_you_mean(name, names)}")
 
     @classmethod
     def add_flags(cls, parser: argparse._ActionsContainer) -> None:

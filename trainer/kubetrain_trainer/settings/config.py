@@ -38,7 +38,7 @@ class TrainConfig(
 ):
     """All settings of a training, by group."""
 
-    PARAMETER: ClassVar[str] = "train_config"
+    GROUP: ClassVar[str] = "train"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,72 +36,77 @@ def check_framework(framework: str, config: Config) -> None:
     for name, value in config.changed_settings().items():
         declared = config.declared(name)
         if framework == "tensorflow" and (declared["only"] == "pytorch" or value in declared["pytorch_choices"]):
-            setting = name if declared["only"] else f"{name}={value}"
+            setting = config.public_name(name) + ("" if declared["only"] else f"={value}")
             raise InvalidSetting(f"{setting} is for PyTorch: this training uses TensorFlow")
 
 
 def _code_problems(config: Config) -> Iterator[str]:
     if config.code and not re.fullmatch("[0-9a-f]{32}", config.code):
-        yield f"code must be the digest of an archive, not '{config.code}': bring a folder with --code"
+        yield f"train.code must be the digest of an archive, not '{config.code}': bring a folder with --code"
     changed = config.changed_settings() if config.entry else {}
     for name in (name for name in config.names_with("entry", "refused") if name in changed):
-        yield f"{name} is for the trainer's loop: your script may do the same"
+        yield f"{config.public_name(name)} is for the trainer's loop: your script may do the same"
 
 
 def _data_problems(config: Config) -> Iterator[str]:
     if config.uses_cache and config.entry:
-        yield "data_access must be volume: only the trainer's loop reads shards from a cache"
+        yield "data.delivery must be volume: only the trainer's loop reads shards from a cache"
     if config.uses_cache and config.data != "tar_shards":
-        yield f"data_access=cache needs data=tar_shards, not {config.data}: pack the dataset with `kubetrain pack`"
+        yield (
+            f"data.delivery=cache needs data.format=tar_shards, not {config.data}: pack the dataset with "
+            "`kubetrain pack`"
+        )
 
 
 def _image_problems(config: Config) -> Iterator[str]:
     for name in ("validation_split", "test_split"):
         if not getattr(config, name):
-            yield f"{name} is empty: name a folder of the dataset"
+            yield f"{config.public_name(name)} is empty: name a folder of the dataset"
     if config.augmentation.is_used and config.data == "synthetic":
-        yield "recipe and augment are for images from files, but data is synthetic"
+        yield "train.recipe and train.augment are for images from files, but data.format is synthetic"
     for name in ("batch_size", "global_batch_size"):
         if config.augmentation.mixes and getattr(config, name) % 2:
-            yield f"{name} must be even, not {getattr(config, name)}, because mixup and cutmix mix two images each"
+            named = f"train.{name} must be even, not {getattr(config, name)}"
+            yield f"{named}, because mixup and cutmix mix two images each"
 
 
 def _step_problems(config: Config) -> Iterator[str]:
     if 0 < config.max_steps <= (warmup := config.scheduling.warmup_steps):
         yield (
-            f"warmup_steps must be less than max_steps ({config.max_steps}), not {warmup}: the learning rate would "
-            "never reach its peak"
+            f"train.schedule_args.warmup_steps must be less than train.max_steps ({config.max_steps}), not {warmup}: "
+            "the learning rate would never reach its peak"
         )
     if config.profile_steps and not config.steps_to_profile:
-        yield f"profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"
+        yield f"train.profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"
     if config.optimizer == "sgd" and config.optimizing.nesterov and not config.optimizing.momentum:
-        yield "nesterov needs a momentum above 0"
+        yield "train.optimizer_args.nesterov needs a momentum above 0"
     if config.select_checkpoint == "best" and not config.best_by.direction:
         yield (
-            f"metric does not say whether a high or a low '{config.metric}' is better: set it to max:{config.metric} "
-            f"or min:{config.metric}"
+            f"train.metric does not say whether a high or a low '{config.metric}' is better: set it to "
+            f"max:{config.metric} or min:{config.metric}"
         )
 
 
 def _speed_problems(config: Config) -> Iterator[str]:
     if config.allreduce_bucket_mb and config.sharding != "none":
-        yield "allreduce_bucket_mb is for sharding=none: with sharding, each layer is a bucket"
+        yield "train.allreduce_bucket_mb is for train.sharding=none: with sharding, each layer is a bucket"
     if config.tensor_parallel > 1 and config.sharding == "none":
-        yield "tensor_parallel is for PyTorch and needs sharding: set sharding to full or hybrid"
+        yield "train.tensor_parallel is for PyTorch and needs sharding: set train.sharding to full or hybrid"
     if config.uses_cuda_graphs and config.sharding != "none":
-        yield f"compile={config.compile} needs sharding=none, under which weights keep their place in memory"
+        yield (
+            f"train.compile={config.compile} needs train.sharding=none, under which weights keep their place in memory"
+        )
 
 
 def _start_problems(config: Config) -> Iterator[str]:
     if config.initial_weights and config.resume_from:
-        yield "resume_from starts with the other run's weights: leave out initial_weights"
+        yield "train.resume_from starts with the other run's weights: leave out model.start"
     if config.freeze and not patterns_in(config.freeze):
-        yield f"freeze is '{config.freeze}', which names nothing: give names of layers, or leave it out"
+        yield f"train.freeze is '{config.freeze}', which names nothing: give names of layers, or leave it out"
     place = PurePosixPath(config.initial_weights)
     if place.is_absolute() or ".." in place.parts:
         yield (
-            "initial_weights must be a path under the output root, such as the id of a run, not "
-            f"'{config.initial_weights}'"
+            f"model.start must be a path under the output root, such as the id of a run, not '{config.initial_weights}'"
         )
     if "/" in config.resume_from or config.resume_from in (".", ".."):
-        yield f"resume_from must be the id of another run, not the path '{config.resume_from}'"
+        yield f"train.resume_from must be the id of another run, not the path '{config.resume_from}'"

@@ -12,19 +12,23 @@ from kubetrain_trainer.settings.synthetic_data import SyntheticData
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings(Settings):
     model: str = setting(
-        "digits_cnn", "digits_cnn, torchvision:NAME, keras:NAME, or package.module:function that builds your own Task"
+        "digits_cnn",
+        "digits_cnn, torchvision:NAME, keras:NAME, or package.module:function that builds your own Task",
+        name="model.name",
+        in_form=True,
     )
     entry: dict[str, Any] = setting(
         {},
         "script or command of your own that runs instead of the trainer's loop: script with args, or command; "
         "evaluation, with the same keys, evaluates the model",
         entry="used",
+        in_form=True,
     )
     code: str = setting(
         "", "archive of your own code that the pods fetch, by its digest", entry="used", is_internal=True
     )
     model_args: dict[str, Any] = setting(
-        {}, "extra keyword arguments for the model, or options of your own task", entry="used"
+        {}, "extra keyword arguments for the model, or options of your own task", entry="used", name="model.args"
     )
 
 
@@ -36,12 +40,15 @@ class DataSettings(Settings):
         "`kubetrain pack` writes them; synthetic: generated images, to try things out",
         choices=("image_folder", "tar_shards", "synthetic"),
         entry="used",
+        name="data.format",
+        in_form=True,
     )
     data_access: str = setting(
         "volume",
         "where training pods read the dataset; cache: tar shards that `kubetrain pack` wrote stay in S3, and each pod "
         "fetches those that it needs next",
         choices=("volume", "cache"),
+        name="data.delivery",
     )
     cache_gb: float = setting(
         100.0,
@@ -49,20 +56,28 @@ class DataSettings(Settings):
         "it",
         above=0,
         used_with=("data_access", "cache"),
+        name="data.cache_gb",
     )
-    image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)
+    image_size: int = setting(
+        0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0, name="data.image_size"
+    )
     synthetic: dict[str, Any] = setting(
         {},
         'options of the generated images that differ from their defaults, such as {"classes": 100}',
         used_with=("data", "synthetic"),
+        name="data.synthetic",
     )
-    validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
-    test_split: str = setting("test", "folder of the dataset used to evaluate the finished model")
+    validation_split: str = setting(
+        "val", "folder of the dataset used to choose the best checkpoint", name="data.validation_split"
+    )
+    test_split: str = setting(
+        "test", "folder of the dataset used to evaluate the finished model", name="data.test_split"
+    )
 
     @cached_property
     def synthetic_data(self) -> SyntheticData:
         """The options of the generated images, with their defaults."""
-        return SyntheticData.within(f"data={self.data}", self.synthetic)
+        return SyntheticData.from_dict(self.synthetic)
 
     @property
     def uses_cache(self) -> bool:
@@ -99,6 +114,7 @@ class ImageSettings(Settings):
         "and index",
         choices=tuple(RECIPES),
         entry="refused",
+        in_form=True,
     )
     augment: dict[str, Any] = setting(
         {}, 'parts of the recipe to change, such as {"flip": 0, "mixup": 0.2}', entry="refused"
@@ -107,4 +123,4 @@ class ImageSettings(Settings):
     @cached_property
     def augmentation(self) -> Recipe:
         """The recipe, with the parts of it that are set."""
-        return Recipe.within(f"recipe={self.recipe}", {**RECIPES[self.recipe].changed_settings(), **self.augment})
+        return Recipe.from_dict({**RECIPES[self.recipe].changed_settings(), **self.augment})

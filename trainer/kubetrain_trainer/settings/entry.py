@@ -1,4 +1,4 @@
-"""The script or command of your own that a training runs instead of the trainer's loop: the setting `entry`."""
+"""The script or command of your own that a training runs instead of the trainer's loop: the setting `train.entry`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def parse_entry(given: Mapping[str, Any]) -> Entry | None:
     Raises:
         InvalidSetting: if it is neither a script nor a command.
     """
-    return _parse("entry", given, (*KEYS, EVALUATION)) if given else None
+    return _parse("train.entry", given, (*KEYS, EVALUATION)) if given else None
 
 
 def _parse(name: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> Entry:

@@ -26,7 +26,8 @@ def rate_factors(names: Iterable[str], layer_rate: float) -> Mapping[str, float]
 def warn_of_slow_layers(factors: Iterable[float], layer_rate: float) -> None:
     if (least := min(factors, default=1.0)) < MIN_FACTOR:
         log.warning(
-            "layer_rate=%g lets the first of many layers learn at %.0e of the learning rate: choose one nearer to 1",
+            "train.layer_rate=%g lets the first of many layers learn at %.0e of the learning rate: choose one nearer "
+            "to 1",
             layer_rate,
             least,
         )
@@ -63,6 +64,6 @@ def matching(patterns: str, names: Iterable[str]) -> set[str]:
             depth = len(re.split(r"[./]", pattern))
             like = list(dict.fromkeys("".join(re.split(r"([./])", name)[: 2 * depth - 1]) for name in all_names))
             suggestion = did_you_mean(pattern, like, examples=like[:EXAMPLES])
-            raise InvalidSetting(f"freeze: the model has nothing called '{pattern}': {suggestion}")
+            raise InvalidSetting(f"train.freeze: the model has nothing called '{pattern}': {suggestion}")
         found |= matched
     return found

@@ -12,13 +12,13 @@ from kubetrain_trainer.settings.schedule_args import SCHEDULES
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings(Settings):
-    epochs: int = setting(15, "passes over the training data", minimum=1)
+    epochs: int = setting(15, "passes over the training data", minimum=1, in_form=True)
     max_steps: int = setting(
         0,
         "stop after this many steps, in which the learning rate then goes through its whole schedule; 0: no limit",
         minimum=0,
     )
-    batch_size: int = setting(32, "samples per process and step", minimum=1)
+    batch_size: int = setting(32, "samples per process and step", minimum=1, in_form=True)
     gradient_accumulation: int = setting(
         1,
         "micro-batches (of at least two samples each) that each process splits its batch into. Raise it if memory runs "
@@ -31,7 +31,9 @@ class StepSettings(Settings):
         "in micro-batches of batch_size; 0: batch_size for each process",
         minimum=0,
     )
-    seed: int = setting(0, "seed for initialization, sample order and dropout", minimum=0, maximum=2**32 - 1)
+    seed: int = setting(
+        0, "seed for initialization, sample order and dropout", minimum=0, maximum=2**32 - 1, in_form=True
+    )
     on_nan: str = setting(
         "stop",
         "what to do if a step's loss or gradient is NaN or infinite: fail the training, naming the step and likely "
@@ -47,19 +49,21 @@ class StepSettings(Settings):
         """
         if 0 < self.global_batch_size < 4 * processes:  # two in the smallest step, which is half as large
             raise InvalidSetting(
-                f"global_batch_size must be at least {4 * processes}, four samples for each of {processes} processes, "
-                f"not {self.global_batch_size}"
+                f"train.global_batch_size must be at least {4 * processes}, four samples for each of {processes} "
+                f"processes, not {self.global_batch_size}"
             )
         return self.global_batch_size or self.batch_size * processes
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings(Settings):
-    optimizer: str = setting("sgd", "optimizer", choices=tuple(OPTIMIZERS))
+    optimizer: str = setting("sgd", "optimizer", choices=tuple(OPTIMIZERS), in_form=True)
     optimizer_args: dict[str, Any] = setting(
         {}, 'options of the optimizer that differ from their defaults, such as {"momentum": 0.8}'
     )
-    learning_rate: float = setting(0.1, "peak learning rate for a global batch of base_batch_size", above=0)
+    learning_rate: float = setting(
+        0.1, "peak learning rate for a global batch of base_batch_size", above=0, in_form=True
+    )
     base_batch_size: int = setting(
         64,
         "global batch size that learning_rate is meant for; lr_scaling adapts the rate to other sizes",
@@ -119,6 +123,8 @@ class StartSettings(Settings):
         "published model, or a file of weights), or s3:// with an object or a published model. The last layer starts "
         "at random if it has other classes",
         entry="refused",
+        name="model.start",
+        in_form=True,
     )
     freeze: str = setting(
         "",

@@ -9,7 +9,7 @@ from kubetrain_trainer.settings.base import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerArgs(Settings):
-    PARAMETER: ClassVar[str] = "optimizer_args"
+    GROUP: ClassVar[str] = "train.optimizer_args"
 
     decay_norms: bool = setting(
         True, "whether weight decay also applies to biases and normalization, which are parameters of one dimension"

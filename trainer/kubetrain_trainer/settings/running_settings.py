@@ -8,7 +8,7 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.base import Settings, setting
 from kubetrain_trainer.settings.metric import Metric, parse_metric
 
-OTHER_METRIC = "set metric=loss, or add it to the metrics of the Task"
+OTHER_METRIC = "set train.metric=loss, or add it to the metrics of the Task"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class CheckpointSettings(Settings):
         name, names = self.best_by.name, ["loss", *measured]
         if self.select_checkpoint == "best" and name not in names:
             remedy = did_you_mean(name, names) if "metric" in self.changed_settings() else OTHER_METRIC
-            raise InvalidSetting(f"metric cannot be '{name}', which the task does not measure: {remedy}")
+            raise InvalidSetting(f"train.metric cannot be '{name}', which the task does not measure: {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,7 @@ class SpeedSettings(Settings):
         "decimal digits of the factors in each product; fp16: mixed precision for GPUs without bf16, with a scaled "
         "loss, skipping the steps whose gradient overflows",
         choices=("auto", "fp32", "tf32", "bf16", "fp16"),
+        in_form=True,
     )
     compile: str = setting(
         "none",

@@ -9,9 +9,11 @@ from kubetrain_trainer.settings.base import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleArgs(Settings):
-    PARAMETER: ClassVar[str] = "schedule_args"
+    GROUP: ClassVar[str] = "train.schedule_args"
 
-    warmup_steps: int = setting(0, "steps over which the learning rate rises to its peak; 0: warmup_epochs", minimum=0)
+    warmup_steps: int = setting(
+        0, "steps over which the learning rate rises to its peak; 0: train.warmup_epochs", minimum=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

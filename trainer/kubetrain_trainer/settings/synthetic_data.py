@@ -8,7 +8,7 @@ from kubetrain_trainer.settings.base import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticData(Settings):
-    PARAMETER: ClassVar[str] = "synthetic"
+    GROUP: ClassVar[str] = "data.synthetic"
 
     samples: int = setting(512, "samples in each split", minimum=1)
     classes: int = setting(10, "number of classes", minimum=2)

@@ -23,7 +23,7 @@ def freeze(model: keras.Model, patterns: str) -> None:
         if layer.name in frozen:
             layer.trainable = False
     if not model.trainable_variables:
-        raise InvalidSetting(f"freeze: '{patterns}' leaves nothing to train")
+        raise InvalidSetting(f"train.freeze: '{patterns}' leaves nothing to train")
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:

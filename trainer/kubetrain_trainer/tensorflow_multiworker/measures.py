@@ -86,7 +86,7 @@ class Tally:
         """Return the value of each measure over all processes, which call this together."""
         count, *sums = total(list(map(float, self._sums)))
         if not count:
-            raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
+            raise KubetrainError("the split to evaluate has no samples: check its files and data.validation_split")
         means = {name: value / count for name, value in zip(self._measures, sums, strict=False)}
         # The strategy adds up their variables when they are read.
         results = means | {name: _result(name, metric) for name, metric in self._metrics.items()}

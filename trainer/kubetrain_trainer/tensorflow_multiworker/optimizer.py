@@ -64,7 +64,7 @@ def _rate(optimizer: keras.Optimizer) -> float:
         )
     for name, instead in (("use_ema", "ema_decay"), ("gradient_accumulation_steps", "gradient_accumulation")):
         if getattr(optimizer, name, None):
-            raise KubetrainError(f"the task's own optimizer has {name}: leave it out, and set {instead}")
+            raise KubetrainError(f"the task's own optimizer has {name}: leave it out, and set train.{instead}")
     return float(optimizer.learning_rate.numpy())
 
 

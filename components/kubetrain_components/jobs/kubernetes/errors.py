@@ -89,7 +89,8 @@ def check_response(request: str, status: int, content: bytes, retry_after: str) 
         )
     if status == 404 and not _status_of(content):
         raise UnknownKind(
-            f"the API server does not know the resource of {request}: install what provides it, or set another launcher"
+            f"the API server does not know the resource of {request}: install what provides it, or set another "
+            "pods.launcher"
         )
     raise _refusal(request, status, message)
 
@@ -101,12 +102,12 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
         namespace = NAMESPACE.search(message)
         where = f"in the namespace {namespace[1]}" if namespace else "in the whole cluster"
         return Forbidden(
-            f"{denied['user']} may not {denied['verb']} {denied['resource']} {where}: "
-            "give it the Role in deploy/, or ask your cluster administrator to"
+            f"{denied['user']} may not {denied['verb']} {denied['resource']} {where}: give it the Role in deploy/, or "
+            "ask your cluster administrator to"
         )
     if unknown := UNKNOWN_FIELD.findall(message):
         return BadRequest(
-            f"the cluster does not know the field {', '.join(unknown)} of {request}: correct its name in placement"
+            f"the cluster does not know the field {', '.join(unknown)} of {request}: correct its name in pods.pod"
         )
     if status == 422 and "metadata.uid: " in message:  # the patch names the uid that it is meant for
         return Conflict(f"{request} was meant for another object of the same name: {message}")

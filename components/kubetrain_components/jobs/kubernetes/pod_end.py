@@ -150,7 +150,10 @@ def _cause(container: str, pod: Manifest, ended: Mapping[str, Any]) -> str:
 
 def _cause_of_container(container: str, pod: Manifest, ended: Mapping[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
-        return f"ran out of memory{_memory_limit(container, pod)}: raise memory, or lower batch_size or loader_workers"
+        return (
+            f"ran out of memory{_memory_limit(container, pod)}: raise pods.memory, or lower train.batch_size or "
+            "train.loader_workers"
+        )
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return _with_message("could not be started", ended.get("message", ""))
     if not ended.get("exitCode") and status_of(pod).get("phase") == "Failed" and (other := _failed_container(pod)):

@@ -92,7 +92,7 @@ def _by_time_to_live(found: Found, state: JobState, now: datetime) -> tuple[Acti
     seconds, ended_at = state.annotations.get(TTL_ANNOTATION, ""), _ended_at(found.job)
     if ended_at is None or not seconds.isdecimal() or (now - ended_at).total_seconds() < int(seconds):
         return None
-    return Action.DELETE, f"has ended {_hours(now - ended_at)} ago and was kept for ttl_seconds={seconds}"
+    return Action.DELETE, f"has ended {_hours(now - ended_at)} ago and was kept for pods.ttl_seconds={seconds}"
 
 
 def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Action, str]:

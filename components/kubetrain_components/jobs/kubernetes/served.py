@@ -54,7 +54,7 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
     if wanted is not Launcher.AUTO:
         if wanted not in served:
             kind = wanted.kind(framework)
-            raise InvalidSetting(f"launcher is '{wanted}', but the cluster has no {kind}: install it, or set auto")
+            raise InvalidSetting(f"pods.launcher is '{wanted}', but the cluster has no {kind}: install it, or set auto")
         _check_no_other(wanted, jobs)
         return wanted, "as set"
     for launcher in served:
@@ -77,6 +77,6 @@ def _check_no_other(wanted: Launcher, jobs: dict[Launcher, list[Manifest]]) -> N
     for launcher in jobs.keys() - {wanted}:
         for job in jobs[launcher]:
             raise InvalidSetting(
-                f"launcher is '{wanted}', but job {job['metadata']['name']} of launcher {launcher} has this training: "
-                f"delete that job, or set launcher to auto or {launcher}"
+                f"pods.launcher is '{wanted}', but job {job['metadata']['name']} of launcher {launcher} has this "
+                f"training: delete that job, or set pods.launcher to auto or {launcher}"
             )

@@ -36,13 +36,13 @@ def validate_for_operator(job: Job) -> None:
 def _problems(job: Job) -> Iterator[str]:
     yield from _name_problems(job)
     if not job.placement.image:
-        yield "placement has no image: set image"
+        yield "the pods have no image: set pods.image"
     yield from _container_problems(job)
     yield from _port_problems(job)
     if job.processes_per_replica < 1:
         yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
-        yield "restart_policy Always also restarts pods that succeeded, so the job would never end: use OnFailure"
+        yield "pods.restart_policy Always also restarts pods that succeeded, so the job would never end: use OnFailure"
     if job.lead_decides:
         yield from _mpi_problems(job)
     if job.is_indexed:
@@ -81,14 +81,14 @@ def _container_problems(job: Job) -> Iterator[str]:
     own += [INIT_CONTAINER] if job.kind is JobKind.PYTORCH_JOB else []
     for name in _names(spec, "initContainers", "containers"):
         if name in own and name != MAIN:
-            yield f"the job has a container '{name}' itself: rename yours in pod, or name the one that trains 'main'"
+            yield f"the job has a container '{name}' itself: rename yours in pods.pod, or name the one that trains main"
     for name in _repeated(_names(spec, "initContainers", "containers")):
-        yield f"two containers of pod have the name '{name}': rename one of them"
+        yield f"two containers of pods.pod have the name '{name}': rename one of them"
     for name in _repeated([*(volume["name"] for volume in claim_volumes(job)), *_names(spec, "volumes")]):
-        yield f"two volumes of a pod have the name '{name}': rename yours in pod"
+        yield f"two volumes of a pod have the name '{name}': rename yours in pods.pod"
     mounts = [*claim_mounts(job), *(job.placement.main.get("volumeMounts") or [])]
     for path in _repeated([str(mount["mountPath"]).rstrip("/") for mount in mounts]):
-        yield f"two volumes of a pod are mounted at {path}: mount yours elsewhere in pod"
+        yield f"two volumes of a pod are mounted at {path}: mount yours elsewhere in pods.pod"
     for name in _repeated(_names(spec, "resourceClaims")):
         yield f"two resourceClaims have the name '{name}': rename one of them"
 
@@ -101,7 +101,10 @@ def _port_problems(job: Job) -> Iterator[str]:
     has_operators_port = job.kind is JobKind.TF_JOB and not job.placement.host_network
     port = TF_JOB_PORT if has_operators_port else rendezvous_port(job, job.lead_role)
     if job.metrics_port == port:
-        yield f"metrics_port is {port}, by which the pods find each other: set metrics_port to another port or to 0"
+        yield (
+            f"train.metrics_port is {port}, by which the pods find each other: set train.metrics_port to another port "
+            "or to 0"
+        )
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -112,17 +115,17 @@ def _batch_problems(job: Job) -> Iterator[str]:
     if job.total_replicas != 1:
         yield f"a batch Job has one pod, not {job.total_replicas}"
     if job.replicas[0].restart_policy is RestartPolicy.EXIT_CODE:
-        yield "a batch Job does not support restart_policy ExitCode: use OnFailure or Never"
+        yield "a batch Job does not support pods.restart_policy ExitCode: use OnFailure or Never"
 
 
 def _indexed_problems(job: Job) -> Iterator[str]:
     if job.lead_decides and job.kind is JobKind.BATCH_JOB:
-        yield "nothing gives mpirun access to the other pods of a Job: use launcher training-operator or trainer"
+        yield "nothing gives mpirun access to the other pods of a Job: use pods.launcher=training-operator or trainer"
     if job.placement.scheduler in ("volcano", "scheduler-plugins"):
         scheduler = job.placement.scheduler
-        yield f"{scheduler} does not start a {job.kind} as a gang: use kueue, or launcher training-operator"
+        yield f"{scheduler} does not start a {job.kind} as a gang: use kueue, or pods.launcher=training-operator"
     if job.placement.scale_metrics:
-        yield f"nothing scales a {job.kind}: remove scale_metrics, or use launcher training-operator"
+        yield f"nothing scales a {job.kind}: remove pods.scale_metrics, or use pods.launcher=training-operator"
 
 
 def _mpi_problems(job: Job) -> Iterator[str]:
@@ -130,11 +133,14 @@ def _mpi_problems(job: Job) -> Iterator[str]:
     if any(replica.restart_policy is RestartPolicy.EXIT_CODE for replica in job.replicas):
         yield "mpirun also exits with code 1 when it loses a Worker, so ExitCode cannot tell: use OnFailure or Never"
     if placement.scheduler == "kueue" and job.kind is JobKind.MPI_JOB:
-        yield "Kueue manages only the MPIJobs of MPI Operator 2: use launcher trainer, or remove scheduler and queue"
+        yield (
+            "Kueue manages only the MPIJobs of MPI Operator 2: use pods.launcher=trainer, or remove pods.scheduler and "
+            "pods.queue"
+        )
     if placement.host_network and job.kind is JobKind.TRAIN_JOB:
-        yield "the SSH servers of two jobs would have one port of a node: remove host_network"
+        yield "the SSH servers of two jobs would have one port of a node: remove pods.host_network"
     if placement.rdma and job.kind is JobKind.TRAIN_JOB:
-        yield "an SSH server of root cannot log in mpiuser: request the devices in pod instead of by rdma"
+        yield "an SSH server of root cannot log in mpiuser: request the devices in pods.pod instead of pods.rdma"
 
 
 def _role_problems(job: Job) -> Iterator[str]:
@@ -153,22 +159,22 @@ def _static_problems(job: Job) -> Iterator[str]:
     if job.kind.traits.requires_lead and lead not in job.roles:
         yield f"Workers cannot find each other without a {lead} or an elastic policy: add one of them"
     if job.placement.scale_metrics:
-        yield "scale_metrics apply only to elastic jobs: set min_workers, or remove scale_metrics"
+        yield "pods.scale_metrics apply only to elastic jobs: set pods.min_workers, or remove pods.scale_metrics"
     if job.placement.rendezvous and job.is_training:
         yield (
-            "rendezvous applies only to elastic jobs, because others know their number and first pod: "
-            f"{_or_elastic(job)}remove rendezvous"
+            "pods.rendezvous applies only to elastic jobs, because others know their number and first pod: "
+            f"{_or_elastic(job)}remove it"
         )
 
 
 def _or_elastic(job: Job) -> str:
     can_be_elastic = job.kind.traits.can_be_elastic and job.trains_with == "pytorch"
-    return "set min_workers, or " if can_be_elastic else ""
+    return "set pods.min_workers, or " if can_be_elastic else ""
 
 
 def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
     if not job.kind.traits.can_be_elastic:
-        yield f"a {job.kind} cannot be elastic: remove min_workers"
+        yield f"a {job.kind} cannot be elastic: remove pods.min_workers"
     if "Master" in job.roles:
         yield "an elastic job does not count a Master among its nodes: use only Workers"
     if not 1 <= elastic.min_replicas <= elastic.max_replicas:
@@ -185,16 +191,16 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
         and (workers < elastic.max_replicas or elastic.metrics)
     ):
         yield (
-            f"Kueue stops a {job.kind} whose number of pods changes: remove max_workers and scale_metrics, or use "
-            "launcher trainer or job"
+            f"Kueue stops a {job.kind} whose number of pods changes: remove pods.max_workers and pods.scale_metrics, "
+            "or use pods.launcher=trainer or job"
         )
     if elastic.rdzv_backend != "c10d":
-        yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server: set it in placement, which accepts etcd-v2"
+        yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server: set it in pods.rendezvous, which accepts etcd-v2"
     if any(not key or not value or re.search("[,=]", key + value) for key, value in elastic.rdzv_conf.items()):
         yield "torchrun reads rendezvous as key=value,key=value: remove entries that are empty or contain , or ="
     if any(replica.restart_policy is not RestartPolicy.ON_FAILURE for replica in job.replicas):
         # An agent that loses a peer exits with code 1, which ExitCode treats as a permanent failure.
-        yield "an elastic job needs restart_policy OnFailure: under any other, the loss of worker-0 fails the job"
+        yield "an elastic job needs pods.restart_policy OnFailure: under any other, the loss of worker-0 fails the job"
 
 
 def _environment_problems(job: Job) -> Iterator[str]:
@@ -202,7 +208,7 @@ def _environment_problems(job: Job) -> Iterator[str]:
     for replica in job.replicas:
         for name in sorted(_injected(job, replica) & {*replica.env, *job.placement.env, *job.placement.secret_env}):
             setter = "launcher" if job.is_indexed else "operator"
-            yield f"{name} is set by the {setter}, which overrides yours: remove it from env"
+            yield f"{name} is set by the {setter}, which overrides yours: remove it from pods.env"
 
 
 def _injected(job: Job, replica: Replica) -> set[str]:

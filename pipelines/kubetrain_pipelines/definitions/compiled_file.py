@@ -7,11 +7,14 @@ from typing import Any, Self
 
 import yaml
 
-from kubetrain_pipelines.definitions.pipeline_parameters import REQUIRED, Parameter
+from kubetrain_components.run.stages import SYNC
+from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, REQUIRED, Parameter
 from kubetrain_pipelines.definitions.version_name import version_name
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FOLDER = Path("compiled")
+INPUTS_OF_SYNC = {"data_uri", "components_image"}
+"""Inputs by which kubetrain's own step is known."""
 SUFFIXES = (".yaml", ".yml")
 TYPES = {
     "STRING": str,
@@ -33,7 +36,8 @@ class CompiledFile:
     def find(cls, pipeline: str) -> Self:
         """
         Args:
-            pipeline: The path of a compiled file, which may lack its suffix, or the name of one in ./compiled.
+            pipeline: The path of a compiled file, which may lack its suffix, the name of one in ./compiled, or what
+                `kubetrain compile` would compile: a name, or module:function.
 
         Raises:
             InvalidSetting: if the file does not exist or is not a compiled pipeline.
@@ -42,13 +46,20 @@ class CompiledFile:
         if path.suffix not in SUFFIXES:
             folder = FOLDER if path.parent == Path() else path.parent
             path = folder / f"{path.name.replace('-', '_')}.yaml"
-        if not path.is_file():
+        if path.is_file():
+            return cls.read(path)
+        from kubetrain_pipelines.definitions.compile import compiled_pipeline, source_of
+
+        if not (source := source_of(pipeline)):
             raise InvalidSetting(_missing(pipeline, path))
-        return cls.read(path)
+        return cls._parsed(path, compiled_pipeline(source))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        content = path.read_bytes()
+        return cls._parsed(path, path.read_bytes())
+
+    @classmethod
+    def _parsed(cls, path: Path, content: bytes) -> Self:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
             spec = next(iter(yaml.load_all(content, loader)))
@@ -75,6 +86,23 @@ class CompiledFile:
     def parameters(self) -> list[Parameter]:
         definitions = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
         return [_parameter(name, definition) for name, definition in definitions.items()]
+
+    def first_step(self, form: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what sync_dataset gets if these parameters are set; {} if it is not a step of the pipeline itself."""
+        given = {item.name: item.default for item in self.parameters} | dict(form)
+        inputs = {}
+        for name, source in self._inputs_of_sync().items():
+            match source:
+                case {"componentInputParameter": parameter}:
+                    inputs[name] = given[parameter]
+                case {"runtimeValue": {"constant": constant}}:
+                    inputs[name] = constant
+        return inputs
+
+    def _inputs_of_sync(self) -> Mapping[str, Any]:
+        tasks = self.spec["root"].get("dag", {}).get("tasks", {})
+        inputs: Mapping[str, Any] = tasks.get(SYNC.task, {}).get("inputs", {}).get("parameters", {})
+        return inputs if inputs.keys() >= INPUTS_OF_SYNC else {}
 
 
 def _is_pipeline(spec: Any) -> bool:
@@ -113,7 +141,7 @@ def stage_titles(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _missing(pipeline: str, path: Path) -> str:
-    names = [item.stem.replace("_", "-") for item in sorted(FOLDER.glob("*.yaml"))]
-    if path.parent != FOLDER or not names:
+    if path.parent != FOLDER:
         return f"{path} does not exist: pass a compiled pipeline, or create ./compiled with `kubetrain compile`"
-    return f"{path} does not exist: {did_you_mean(pipeline, names)}"
+    compiled = (item.stem.replace("_", "-") for item in FOLDER.glob("*.yaml"))
+    return f"unknown pipeline '{pipeline}': {did_you_mean(pipeline, {*PIPELINES, *compiled})}"
