@@ -103,7 +103,7 @@ def write_aws_config(home: Path, in_flight: int) -> None:
 
 def _sync(download: Download) -> list[str]:
     program = Path(sys.executable).with_name("kubetrain")
-    place = [SOURCE, str(download.target), "--endpoint-url", download.endpoint_url]
+    place = [SOURCE, str(download.target), "--s3-endpoint", download.endpoint_url]
     return [str(program), "sync", *place, "--json"]  # it finds the number of requests by itself
 
 

@@ -61,7 +61,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 from kubetrain_pipelines.cli.entry_point import main
-sys.argv[1:] = ["sync", "s3://bucket/data", "data", "--endpoint-url", f"http://127.0.0.1:{{server.server_port}}"]
+sys.argv[1:] = ["sync", "s3://bucket/data", "data", "--s3-endpoint", f"http://127.0.0.1:{{server.server_port}}"]
 main()
 """
 AWS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "x", "AWS_SESSION_TOKEN": "x"}

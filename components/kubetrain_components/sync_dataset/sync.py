@@ -37,7 +37,7 @@ def transfer_job(parameters: RunParameters, staging: Path, output: Path, mounts:
     command += ["--dataset-uri", parameters.dataset_uri, "--staging", str(staging)]
     command += ["--access", parameters.dataset_access]
     if parameters.s3_endpoint:
-        command += ["--endpoint-url", parameters.s3_endpoint]
+        command += ["--s3-endpoint", parameters.s3_endpoint]
     if uri := parameters.train_config.weights_uri:
         command += ["--weights", uri, "--output", str(output)]
     if parameters.train_config.uses_cache:

@@ -224,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make a dataset version on the staging volume.")
     parser.add_argument("--dataset-uri", required=True, help="s3://BUCKET/PREFIX, or a directory")
     parser.add_argument("--staging", type=Path, required=True, help="folder of the versions")
-    parser.add_argument("--endpoint-url", default="", help="URL of the S3 server (default: AWS)")
+    parser.add_argument("--s3-endpoint", default="", help="URL of the S3 server (default: AWS)")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
     parser.add_argument("--cache-bytes", type=int, default=0, help="list tar shards, which pods read through a cache")
     parser.add_argument("--weights", default="", help="weights to start from: an object in S3, or a published model")
@@ -237,8 +237,8 @@ def main() -> None:
         tempfile.tempdir = str(arguments.staging)  # long listings take space, which the pod's own disk may not have
     weights = {}
     if arguments.weights:
-        weights["weights"] = _bring_weights(arguments.weights, arguments.endpoint_url, arguments.output)
-    store = open_store(arguments.dataset_uri, arguments.endpoint_url, arguments.access)
+        weights["weights"] = _bring_weights(arguments.weights, arguments.s3_endpoint, arguments.output)
+    store = open_store(arguments.dataset_uri, arguments.s3_endpoint, arguments.access)
     if arguments.cache_bytes:
         store = ShardsInStore(store, arguments.cache_bytes)
     report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())

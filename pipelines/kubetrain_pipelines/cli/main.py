@@ -63,7 +63,7 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
 @kubetrain.command()
 @click.argument("source")
 @click.argument("directory", type=FOLDER)
-@click.option("--endpoint-url", default="", help="S3 server (default: AWS).")
+@click.option("--s3-endpoint", default="", help="S3 server (default: AWS).")
 @click.option("--anonymous", is_flag=True, help="Send no credentials: the bucket is public.")
 @click.option("--requester-pays", is_flag=True, help="Pay for the requests yourself.")
 @click.option(

@@ -26,14 +26,14 @@ def sync_and_show(
     source: str,
     directory: Path,
     *,
-    endpoint_url: str,
+    s3_endpoint: str,
     anonymous: bool,
     requester_pays: bool,
     concurrency: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    store = open_store(source, endpoint_url, _access(anonymous=anonymous, requester_pays=requester_pays))
+    store = open_store(source, s3_endpoint, _access(anonymous=anonymous, requester_pays=requester_pays))
     if dry_run:
         facts = describe_preview(preview_sync(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
