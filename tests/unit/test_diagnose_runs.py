@@ -123,7 +123,7 @@ def test_a_node_under_pressure_is_evidence(cluster: ApiServer, capsys: pytest.Ca
 
 
 def test_a_name_that_does_not_exist_is_an_error(cluster: ApiServer) -> None:
-    with pytest.raises(KubetrainError, match="namespace tests has no job or run of this name"):
+    with pytest.raises(KubetrainError, match="namespace tests has no job or run named 'nosuch'"):
         diagnose_and_show(DiagnoseOptions(targets=["nosuch"]))
 
 
@@ -133,7 +133,7 @@ def test_a_job_is_found_beside_a_kubeflow_pipelines_that_refuses(
     with KfpServer() as pipelines:
         pipelines.token = "another"
         assert shown(capsys, "train", endpoint=pipelines.endpoint)[1].startswith("job train: failed, 1 log read")
-        with pytest.raises(KubetrainError, match=r"namespace kubeflow has no job .*authentication failed"):
+        with pytest.raises(KubetrainError, match="authentication failed"):
             shown(capsys, "nosuch", endpoint=pipelines.endpoint)
 
 

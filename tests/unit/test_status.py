@@ -214,7 +214,7 @@ def test_the_result_of_a_job_that_is_deleted_is_unknown(cluster: ApiServer) -> N
 def test_watching_continues_through_an_outage(
     cluster: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_pipelines.cli.status.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("kubetrain_pipelines.cli.find.RETRY_SECONDS", 0.0)
 
     def fail_once(handler: Any) -> bool:
         end(cluster, type="Complete")

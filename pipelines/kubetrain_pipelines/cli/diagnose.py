@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_components import WORKSPACE
+from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
 from kubetrain_pipelines.diagnose.bundle import write_bundle
 from kubetrain_pipelines.diagnose.case import Case, Outcome
 from kubetrain_pipelines.diagnose.causes import Cause
@@ -15,13 +16,9 @@ from kubetrain_pipelines.diagnose.cluster_case import ClusterReader
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis, diagnose
 from kubetrain_pipelines.diagnose.kubeflow_case import read_kubeflow_run
 from kubetrain_pipelines.diagnose.local_case import STDIN, read_path, read_stdin
-from kubetrain_pipelines.jobs.cluster_jobs import connect_for_job
 from kubetrain_pipelines.jobs.local_jobs import RECORD
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, NotFound, Unauthorized
-from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.errors import InvalidSetting
 
 WIDTH = 80
 MAX_QUOTE = 400
@@ -54,48 +51,27 @@ def diagnose_and_show(options: DiagnoseOptions) -> int:
 def _read(options: DiagnoseOptions, folder: Path) -> Case:
     case = Case()
     for target in options.targets or [_workspace()]:
-        if not target:
-            raise InvalidSetting("a name is empty: name a run, a job, a workspace or log files")
         if target == STDIN:
             read_stdin(case, folder)
-        elif Path(target).exists():
-            read_path(case, Path(target))
         else:
-            _read_named(case, target, options, folder)
+            _read_found(case, find(target, options), folder)
     return case
+
+
+def _read_found(case: Case, found: Path | FoundRun | NamedJobs, folder: Path) -> None:
+    match found:
+        case FoundRun():
+            read_kubeflow_run(case, found.api, found.id, folder)
+        case NamedJobs():
+            ClusterReader(found.api, case, folder).read_named(found.name)
+        case path:
+            read_path(case, path)
 
 
 def _workspace() -> str:
     if not Path(WORKSPACE, RECORD).exists():
         raise InvalidSetting(f"there is no {WORKSPACE} here: name a run, a job, a workspace or log files")
     return WORKSPACE
-
-
-def _read_named(case: Case, name: str, options: DiagnoseOptions, folder: Path) -> None:
-    """
-    Raises:
-        KubetrainError: if neither Kubeflow Pipelines nor the cluster has a run or job of this name.
-    """
-    connection = options.connection()
-    namespaces, refusals = [options.namespace], []
-    if connection:
-        try:
-            return read_kubeflow_run(case, KfpApi(connection), name, folder)
-        except NotFound:
-            pass  # it may be the name of a job
-        except (Unauthorized, Forbidden) as error:
-            refusals.append(str(error))
-        namespaces.append(connection.pods_namespace)
-    for namespace in dict.fromkeys(namespaces):
-        api = connect_for_job(namespace, RETRY_SECONDS, f"'{name}' is not a file or folder")
-        if ClusterReader(api, case, folder).read_named(name):
-            return None
-    gaps = "; ".join([*refusals, *case.gaps])
-    unread = f" ({gaps})" if gaps else ""
-    raise KubetrainError(
-        f"'{name}' is not a file or folder, and namespace {api.namespace} has no job or run of this name{unread}: "
-        "check the name and --namespace; a run in Kubeflow Pipelines needs --endpoint"
-    )
 
 
 def _report(found: Diagnosis) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +11,14 @@ from pathlib import Path
 from kubetrain_components import WORKSPACE
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.shown_values import describe_seconds
+from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
 from kubetrain_pipelines.cli.runs import next_commands
-from kubetrain_pipelines.jobs.cluster_jobs import connect_for_job
-from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection
+from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, KfpError, NotFound, Unauthorized
-from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, recent_runs, titles_of
-from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.run import Run, read_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_results import publication_of
 from kubetrain_pipelines.requests.say import Say, print_line
 from kubetrain_pipelines.status.cluster import ClusterReader, KubeflowReader
@@ -27,7 +26,7 @@ from kubetrain_pipelines.status.local import read_local
 from kubetrain_pipelines.status.rows import local_time, rows_of, wrapped
 from kubetrain_pipelines.status.screen import follow, open_screen
 from kubetrain_pipelines.status.snapshot import Snapshot
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError, RunFailed
+from kubetrain_trainer.errors import InvalidSetting, RunFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +53,12 @@ def status_and_show(options: StatusOptions) -> None:
     Raises:
         RunFailed: if it is watched and fails or is canceled, with the cause if it is known.
     """
-    connection = None if options.run and Path(options.run).exists() else options.connection()
-    if options.watch and (options.as_json or (connection and not options.run)):
+    connection = None if options.run else options.connection()
+    if options.watch and (options.as_json or connection):
         raise InvalidSetting("--watch needs a RUN, and cannot be combined with --json")
-    if connection and not options.run:
+    if connection:
         return _show_runs(recent_runs(KfpApi(connection)), as_json=options.as_json)
-    subject = _find(options, connection)
+    subject = _subject(find(options.run or _workspace(), options))
     if options.watch:
         return _watch(subject)
     snapshot = subject.read()
@@ -67,47 +66,31 @@ def status_and_show(options: StatusOptions) -> None:
     return print(json.dumps(snapshot.to_dict(), indent=2) if options.as_json else "\n".join(lines))
 
 
-def _find(options: StatusOptions, connection: Connection | None) -> Subject:
-    """
-    Raises:
-        KubetrainError: if nothing on this machine, in Kubeflow Pipelines or in the cluster has this name.
-    """
-    path = Path(options.run or WORKSPACE)
-    if path.exists():
-        return _local(path)
-    if not options.run:
+def _workspace() -> str:
+    if not Path(WORKSPACE).exists():
         raise InvalidSetting(
             f"there is no {WORKSPACE} here, and no Kubeflow Pipelines endpoint: name a job or a workspace, or set "
             f"--endpoint or {ENDPOINT_VARIABLES[0]}"
         )
-    if connection is None:
-        return _in_cluster(options.run, options.namespace)
-    try:
-        return _in_kubeflow(KfpApi(connection), options.run)
-    except (NotFound, Unauthorized, Forbidden) as missing:
-        return _job_or(missing, options.run, (options.namespace, connection.pods_namespace))
+    return WORKSPACE
 
 
-def _job_or(missing: KfpError, name: str, namespaces: Iterable[str]) -> Subject:
-    """Return the job of this name, or raise the error if there is none."""
-    for namespace in dict.fromkeys(namespaces):
-        with suppress(KubetrainError):
-            subject = _in_cluster(name, namespace)
-            subject.read()
-            return subject
-    raise missing
-
-
-def _local(path: Path) -> Subject:
-    read = partial(read_local, path)
+def _subject(found: Path | FoundRun | NamedJobs) -> Subject:
+    match found:
+        case FoundRun():
+            return _in_kubeflow(found)
+        case NamedJobs():
+            read = partial(ClusterReader(found.api).read_named, found.name)
+        case path:
+            read = partial(read_local, path)
     return Subject(read=read, follow=partial(follow, read))
 
 
-def _in_kubeflow(api: KfpApi, wanted: str) -> Subject:
-    message = find_run(api, wanted)
-    run_id, titles, reader = message["run_id"], titles_of(api, message), KubeflowReader(api)
+def _in_kubeflow(found: FoundRun) -> Subject:
+    api, run_id = found.api, found.id
+    titles, reader = titles_of(api, found.message), KubeflowReader(api)
     return Subject(
-        read=lambda: reader.snapshot(Run.of(message, titles)),
+        read=lambda: reader.snapshot(Run.of(found.message, titles)),
         follow=lambda say: map(reader.snapshot, snapshots(api, run_id, titles, say)),
         next_commands=next_commands(run_id),
         publication=lambda: _publication_of(api, run_id, titles),
@@ -118,12 +101,6 @@ def _publication_of(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) 
     with suppress(KfpError):  # the run has succeeded, even if the server does not answer anymore
         return publication_of(api, read_run(api, run_id, titles))
     return ""
-
-
-def _in_cluster(name: str, namespace: str) -> Subject:
-    api = connect_for_job(namespace, RETRY_SECONDS, f"'{name}' is not a folder")
-    read = partial(ClusterReader(api).read_named, name)
-    return Subject(read=read, follow=partial(follow, read))
 
 
 def _watch(subject: Subject) -> None:

@@ -30,19 +30,22 @@ class ClusterReader:
         self._owners: dict[str, str] = {}
         """The pod whose logs have the replica's name."""
 
-    def read_named(self, name: str) -> bool:
-        """Read the jobs of this name or of the run with this ID; return False if there are none."""
-        return self._read(self._jobs.named(name))
+    def read_named(self, name: str) -> None:
+        """Read the jobs of this name or of the run with this ID.
 
-    def read_run(self, run_id: str) -> bool:
-        return self._read(self._jobs.of_run(run_id))
+        Raises:
+            KubetrainError: if there are none.
+        """
+        self._read(self._jobs.named(name))
 
-    def _read(self, jobs: Sequence[ClusterJob]) -> bool:
+    def read_run(self, run_id: str) -> None:
+        self._read(self._jobs.of_run(run_id))
+
+    def _read(self, jobs: Sequence[ClusterJob]) -> None:
         for job in jobs:
             self._read_job(job)
         for gap in self._jobs.gaps:
             self._case.note_gap(gap)
-        return bool(jobs)
 
     def _read_job(self, job: ClusterJob) -> None:
         self._case.add_job(job.name, job.state)

@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job_identity import run_label
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import KubernetesError, Misconfigured, StreamCut, Unreachable
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError, StreamCut, Unreachable
 from kubetrain_components.jobs.kubernetes.followed import LOCAL_QUEUES
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
@@ -17,6 +17,7 @@ from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 T = TypeVar("T")
+FoundJob = tuple[JobKind, Manifest]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,21 +35,6 @@ class ClusterJob:
         return str(self.manifest["metadata"]["name"])
 
 
-def connect_for_job(namespace: str, retry_seconds: float, elsewhere: str) -> KubernetesApi:
-    """Connect to the cluster to find a job by its name.
-
-    Args:
-        elsewhere: What has no such name, for the error.
-
-    Raises:
-        KubetrainError: if no cluster can be asked.
-    """
-    try:
-        return KubernetesApi.connect(namespace, retry_seconds)
-    except Misconfigured as error:
-        raise KubetrainError(f"{elsewhere}, and no cluster can be asked for a job of this name: {error}") from error
-
-
 class ClusterJobs:
     def __init__(self, api: KubernetesApi, *, all_events: bool) -> None:
         """
@@ -61,16 +47,36 @@ class ClusterJobs:
         self._api, self._all_events = api, all_events
 
     def named(self, name: str) -> list[ClusterJob]:
-        """Return the jobs of this name, or else the newest of each stage of the run with this ID."""
-        found = self._find(fieldSelector=f"metadata.name={name}")
-        named = [(kind, job) for kind, job in found if job["metadata"]["name"] == name]
-        return self._read_newest(named) or self.of_run(name)
+        """Return the jobs of this name, or else the newest of each stage of the run with this ID.
+
+        Raises:
+            KubetrainError: if there are none.
+        """
+        return self._read_newest(self.find(name))
 
     def of_run(self, run_id: str) -> list[ClusterJob]:
         """Return the newest job of each stage: the earlier attempts were overcome."""
-        return self._read_newest(self._find(labelSelector=f"{RUN_ID}={run_label(run_id)}"))
+        return self._read_newest(self._find_run(run_id))
 
-    def _read_newest(self, found: list[tuple[JobKind, Manifest]]) -> list[ClusterJob]:
+    def find(self, name: str) -> list[FoundJob]:
+        """Return the manifests of the jobs of this name, or else of all jobs of the run with this ID.
+
+        Raises:
+            KubetrainError: if there are none.
+        """
+        found = self._find(fieldSelector=f"metadata.name={name}")
+        if found := [each for each in found if each[1]["metadata"]["name"] == name] or self._find_run(name):
+            return found
+        unread = f" ({'; '.join(dict.fromkeys(self.gaps))})" if self.gaps else ""
+        raise KubetrainError(
+            f"namespace {self._api.namespace} has no job or run named '{name}'{unread}: check the name and "
+            "--namespace; a run in Kubeflow Pipelines needs --endpoint"
+        )
+
+    def _find_run(self, run_id: str) -> list[FoundJob]:
+        return self._find(labelSelector=f"{RUN_ID}={run_label(run_id)}")
+
+    def _read_newest(self, found: list[FoundJob]) -> list[ClusterJob]:
         found.sort(key=lambda each: str(each[1]["metadata"].get("creationTimestamp")))
         newest = {(job["metadata"].get("labels") or {}).get(STAGE): (kind, job) for kind, job in found}
         return [self._read(kind, job) for kind, job in newest.values()]
@@ -83,7 +89,7 @@ class ClusterJobs:
             self.gaps.append(f"{what}: {error}")
             return None
 
-    def _find(self, **selector: str) -> list[tuple[JobKind, Manifest]]:
+    def _find(self, **selector: str) -> list[FoundJob]:
         before = list(self.gaps)
         found = [(kind, {"kind": kind.value, **job}) for kind in JobKind for job in self._list_kind(kind, selector)]
         self.gaps = before if found else self.gaps  # kinds that may not be read no longer matter

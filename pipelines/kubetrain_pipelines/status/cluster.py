@@ -15,7 +15,6 @@ from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
-from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.reporting.progress_line import parse_progress
 
 LOG_TIMEOUT_SECONDS = 10.0
@@ -33,13 +32,7 @@ class ClusterReader:
             KubetrainError: if there is none.
         """
         jobs = ClusterJobs(self._api, all_events=False)
-        if found := self._snapshots(jobs, jobs.named(name)):
-            return Snapshot(jobs=found, gaps=jobs.gaps)
-        unread = f" ({'; '.join(dict.fromkeys(jobs.gaps))})" if jobs.gaps else ""
-        raise KubetrainError(
-            f"namespace {self._api.namespace} has no job or run named '{name}'{unread}: check the name and "
-            "--namespace; a run in Kubeflow Pipelines needs --endpoint"
-        )
+        return Snapshot(jobs=self._snapshots(jobs, jobs.named(name)), gaps=jobs.gaps)
 
     def read_run(self, run_id: str) -> tuple[list[JobSnapshot], list[str]]:
         """Return the jobs of a run that have not ended, and what could not be read."""
