@@ -54,11 +54,11 @@ def _read(options: DiagnoseOptions, folder: Path) -> Case:
         if target == STDIN:
             read_stdin(case, folder)
         else:
-            _read_found(case, find(target, options), folder)
+            read_found(case, find(target, options), folder)
     return case
 
 
-def _read_found(case: Case, found: Path | FoundRun | NamedJobs, folder: Path) -> None:
+def read_found(case: Case, found: Path | FoundRun | NamedJobs, folder: Path) -> None:
     match found:
         case FoundRun():
             read_kubeflow_run(case, found.api, found.id, folder)

@@ -1,4 +1,4 @@
-"""`kubetrain submit`, `schedule`, `logs` and `cancel`: each parses and calls one function."""
+"""`kubetrain submit` and `schedule`: each parses and calls one function."""
 
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -53,36 +53,6 @@ def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
     from kubetrain_pipelines.kubeflow.submit import RunOptions
 
     submit_and_show(api, RunOptions(**options), detach=detach)
-
-
-@click.command()
-@click.argument("run")
-@click.option("--stage", default="", help="Print the logs of this stage only, such as launch-training.")
-@click.option("--follow", is_flag=True, help="Keep printing until the run ends.")
-@click.option("--all", "everything", is_flag=True, help="Print also what Kubeflow Pipelines wrote around the steps.")
-@with_connection
-def logs(api: "KfpApi", run: str, stage: str, follow: bool, everything: bool) -> None:
-    """Print what a run's steps wrote.
-
-    RUN is an ID, its beginning, or a name.
-    """
-    from kubetrain_pipelines.cli.runs import logs_and_show
-
-    logs_and_show(api, run, stage, follow=follow, everything=everything)
-
-
-@click.command()
-@click.argument("run")
-@with_connection
-def cancel(api: "KfpApi", run: str) -> None:
-    """Cancel a run and verify that its jobs are gone.
-
-    RUN is an ID or a name.
-    """
-    from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
-    from kubetrain_pipelines.requests.say import print_line
-
-    cancel_run(api, run, print_line)
 
 
 @click.group()
@@ -144,4 +114,4 @@ def delete(api: "KfpApi", name: str) -> None:
     delete_schedules(api, name, print_line)
 
 
-COMMANDS = (submit, schedule, logs, cancel)
+COMMANDS = (submit, schedule)

@@ -12,6 +12,7 @@ from kubetrain_components import WORKSPACE
 from kubetrain_pipelines.cli.config import config
 from kubetrain_pipelines.cli.describe import COMMANDS as DESCRIBE
 from kubetrain_pipelines.cli.kubeflow import COMMANDS as KUBEFLOW
+from kubetrain_pipelines.cli.named_commands import COMMANDS as NAMED
 from kubetrain_pipelines.cli.options import AS_JSON, ASKED, CONTEXT, FILE, FOLDER, LOGIN, with_options
 from kubetrain_pipelines.cli.run_command import run_command
 
@@ -210,24 +211,6 @@ def doctor(source: str, pairs: tuple[str, ...], code: Path | None, **options: An
 
 
 @kubetrain.command()
-@click.argument("targets", nargs=-1, metavar="[RUN | JOB | LOGFILE...]")
-@click.option("--bundle", type=FILE, help="Archive (.tar.gz) to write what was read into, without secrets.")
-@AS_JSON
-@click.option("--namespace", default="", help="Namespace of the job; with an endpoint, your profile if multi-user.")
-@with_options(*LOGIN)
-def diagnose(**options: Any) -> None:
-    """Name the causes of a failure, with evidence and remedies.
-
-    RUN is an ID, its beginning or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a
-    job in the cluster; LOGFILE is a log of any training, and - reads the standard input. Default:
-    ./kubetrain-workspace.
-    """
-    from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
-
-    sys.exit(diagnose_and_show(DiagnoseOptions(**options)))
-
-
-@kubetrain.command()
 @click.argument("target", default=WORKSPACE, metavar="[FOLDER | RUN]")
 @click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")
 @click.option("--pvc", default="", help="PVC with the output of RUN, which then needs no endpoint.")
@@ -246,23 +229,6 @@ def tensorboard(**options: Any) -> None:
 
 
 @kubetrain.command()
-@click.argument("run", default="", metavar="[RUN | JOB]")
-@click.option("--watch", is_flag=True, help="Show it every two seconds until it ends; if piped, print what changes.")
-@AS_JSON
-@click.option("--namespace", default="", help="Namespace of the job; with an endpoint, your profile if multi-user.")
-@with_options(*LOGIN)
-def status(**options: Any) -> None:
-    """Show what a run or a job does now: stages, pods and progress, what it waits for, and why it failed.
-
-    RUN is an ID, its beginning or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a
-    job in the cluster. Default: recent runs in Kubeflow Pipelines, or without an endpoint ./kubetrain-workspace.
-    """
-    from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
-
-    status_and_show(StatusOptions(**options))
-
-
-@kubetrain.command()
 @click.option("--namespace", default="", help="Namespace of the jobs (default: the context's).")
 @click.option("--all-namespaces", is_flag=True, help="Show the jobs of all namespaces.")
 @AS_JSON
@@ -277,7 +243,7 @@ def top(**options: Any) -> None:
     top_and_show(**options)
 
 
-for command in (*DESCRIBE, *KUBEFLOW, config):
+for command in (*DESCRIBE, *KUBEFLOW, *NAMED, config):
     kubetrain.add_command(command)
 
 

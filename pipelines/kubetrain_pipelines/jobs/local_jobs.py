@@ -44,6 +44,12 @@ def _is_record(record: Any) -> bool:
     return False
 
 
+def owners_in(path: Path) -> list[dict[str, float]]:
+    """Return the processes of the run of a workspace, or of the jobs of an output folder."""
+    records = [read_record(path)] if (path / RECORD).is_file() else [read_json(job / JOB) for job in jobs_in(path)]
+    return [record["owner"] for record in records]
+
+
 def jobs_in(path: Path) -> list[Path]:
     """Return the folder of a job itself, the newest job under an output root, or the jobs of a run's output.
 

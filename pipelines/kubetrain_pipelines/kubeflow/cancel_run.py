@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.kubeflow.run import RUN_ID, find_run, read_run, runs_named
 from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.requests.say import Say
 
@@ -20,7 +20,7 @@ LAUNCHER_SECONDS = 5.0
 def cancel_run(api: KfpApi, wanted: str, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """
     Args:
-        wanted: The ID of the run, or its name.
+        wanted: The ID of the run, its name, or the beginning of a recent ID.
 
     Raises:
         KfpError: if the name means several runs, or the run, or a job or pod of it, still runs after the timeout.
@@ -42,7 +42,10 @@ def _unfinished_run(api: KfpApi, wanted: str) -> str:
     """Return the ID of the run of this name that has not ended; if all have, that of the newest."""
     if RUN_ID.fullmatch(wanted):
         return wanted
-    named = [*runs_named(api, wanted)]
+    try:
+        named = [*runs_named(api, wanted)]
+    except NotFound:
+        return str(find_run(api, wanted)["run_id"])
     unfinished = [item["run_id"] for item in named if not RunState.of(item).is_final]
     if len(unfinished) > 1:
         raise KfpError(f"several runs named '{wanted}' have not ended: give the ID of one ({', '.join(unfinished)})")
