@@ -22,9 +22,6 @@ from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
 from kubetrain_pipelines.requests.say import print_line
 from kubetrain_trainer.errors import KubetrainError
 
-UI_PATH = "/pipeline"
-"""The path of the UI behind a gateway."""
-
 
 class Run:
     """A run in Kubeflow Pipelines."""
@@ -104,13 +101,8 @@ class Run:
         metrics, model_uri = {}, ""
         with suppress(KubetrainError):  # the stages are worth showing without them
             metrics, model_uri = self.metrics, self.model_uri
-        return run_page(f"Run {self.id} ({self.name})", status, metrics, model_uri, link=self._page)
-
-    @property
-    def _page(self) -> str:
-        """The address of the run's page; empty if the endpoint may be the API server, which has no pages."""
-        endpoint = self._api.connection.endpoint
-        return f"{endpoint}/#/runs/details/{self.id}" if endpoint.endswith(UI_PATH) else ""
+        page = self._api.connection.page_of(self.id)
+        return run_page(f"Run {self.id} ({self.name})", status, metrics, model_uri, link=page)
 
 
 def submit(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kubetrain_pipelines.cli.options import ASKED, LOGIN, Command, with_options
+from kubetrain_pipelines.cli.options import AS_JSON, ASKED, LOGIN, Command, with_options
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -18,6 +18,7 @@ RUN = (
     click.option("--experiment", default="", help="Experiment, created if missing (default: Default)."),
     click.option("--service-account", default="", help="Service account for the run's steps (default: the server's)."),
 )
+STARTED = (click.option("--detach", is_flag=True, help="Start the run without following it."), AS_JSON)
 CONNECTION_NAMES = ("endpoint", "namespace", "token_file", "cookie_file", "ca_file")
 
 
@@ -40,9 +41,9 @@ def with_connection(command: Command) -> Command:
 @click.command()
 @with_options(*RUN)
 @click.option("--name", default="", help="Name of the run (default: pipeline name and time).")
-@click.option("--detach", is_flag=True, help="Start the run without following it.")
+@with_options(*STARTED)
 @with_connection
-def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
+def submit(api: "KfpApi", detach: bool, as_json: bool, **options: Any) -> None:
     """Start a run in Kubeflow Pipelines and follow it to the end.
 
     FILE describes the run. PIPELINE is a compiled file, or the name of one in ./compiled.
@@ -52,7 +53,7 @@ def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
     from kubetrain_pipelines.cli.runs import submit_and_show
     from kubetrain_pipelines.kubeflow.submit import RunOptions
 
-    submit_and_show(api, RunOptions(**options), detach=detach)
+    submit_and_show(api, RunOptions(**options), detach=detach, as_json=as_json)
 
 
 @click.group()
@@ -89,15 +90,16 @@ def create(api: "KfpApi", cron: str, every: str, max_concurrency: int, **options
 
 
 @schedule.command("list")
+@AS_JSON
 @with_connection
-def list_(api: "KfpApi") -> None:
+def list_(api: "KfpApi", as_json: bool) -> None:
     """List the schedules.
 
     Example: kubetrain schedule list
     """
     from kubetrain_pipelines.cli.runs import list_schedules_and_show
 
-    list_schedules_and_show(api)
+    list_schedules_and_show(api, as_json=as_json)
 
 
 @schedule.command()

@@ -86,20 +86,15 @@ def sync(**options: Any) -> None:
 
 @kubetrain.command()
 @click.argument("directory", type=FOLDER)
-def verify(directory: Path) -> None:
+@AS_JSON
+def verify(directory: Path, as_json: bool) -> None:
     """Verify the hashes of datasets, checkpoints and run outputs.
 
     DIRECTORY is a dataset version, a checkpoint or a run's output, or a folder that contains some of these.
     """
-    from kubetrain_pipelines.cli.verify import verify_folder
+    from kubetrain_pipelines.cli.verify import verify_and_show
 
-    verified = verify_folder(directory)
-    for item in verified:
-        click.echo(
-            "\n".join(f"corrupt  {item.path}: {problem}" for problem in item.problems) or f"intact   {item.path}"
-        )
-    if any(each.problems for each in verified):
-        sys.exit(1)
+    sys.exit(verify_and_show(directory, as_json=as_json))
 
 
 @kubetrain.command()

@@ -1,33 +1,48 @@
 """The commands `kubetrain submit`, `logs` and `schedule list`."""
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import Any
 
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
 from kubetrain_pipelines.kubeflow.find_schedules import is_enabled
 from kubetrain_pipelines.kubeflow.follow_run import watch_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs
-from kubetrain_pipelines.kubeflow.run_results import publication_of
+from kubetrain_pipelines.kubeflow.run_results import publication_of, published_in
 from kubetrain_pipelines.kubeflow.schedule import list_schedules
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
 from kubetrain_pipelines.requests.say import print_line
 
 
-def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False) -> None:
+def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False, as_json: bool = False) -> None:
     """
     Raises:
         RunFailed: if the run fails or is canceled, with the cause if it is known.
     """
-    run = submit_run(api, options, print_line)
-    if detach:
-        print(next_commands(run.id))
-    else:
-        follow_and_show(api, run.id, run.titles)
+    with reported(as_json=as_json) as facts:
+        run = submit_run(api, options, print_line)
+        facts.update(run_id=run.id, name=run.name, page=api.connection.page_of(run.id))
+        if detach:
+            print(next_commands(run.id))
+        else:
+            facts.update(follow_and_show(api, run.id, run.titles))
 
 
-def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> None:
+@contextmanager
+def reported(*, as_json: bool) -> Iterator[dict[str, Any]]:
+    """Print the facts that the block gathers as JSON, if wanted; what it says goes to the standard error then."""
+    facts: dict[str, Any] = {}
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield facts
+    if as_json:
+        print(json.dumps(facts, indent=2))
+
+
+def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> dict[str, Any]:
     """
     Raises:
         RunFailed: if the run fails or is canceled, with the cause if it is known.
@@ -35,6 +50,7 @@ def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) 
     run = watch_run(api, run_id, titles, next_commands(run_id))
     publication = publication_of(api, run)
     print(f"run {run_id} succeeded{publication and f': {publication}'}")
+    return {**run.to_dict(), "model_uri": published_in(publication)}
 
 
 def logs_and_show(api: KfpApi, wanted: str, stage: str = "", *, follow: bool = False, everything: bool = False) -> None:
@@ -59,8 +75,10 @@ def next_commands(run_id: str) -> str:
     return f"follow it with `kubetrain status {run_id} --watch`, cancel it with `kubetrain cancel {run_id}`"
 
 
-def list_schedules_and_show(api: KfpApi) -> None:
+def list_schedules_and_show(api: KfpApi, *, as_json: bool = False) -> None:
     found = list_schedules(api)
+    if as_json:
+        return print(json.dumps([item.to_dict() for item in found], indent=2))
     if not found:
         print("no schedules: create one with `kubetrain schedule create FILE --cron …`")
     for item in found:
@@ -70,3 +88,4 @@ def list_schedules_and_show(api: KfpApi) -> None:
         print(f"{name}  {describe_trigger(schedule)}  {state}{note}")
     if any("cron_schedule" in each.message.get("trigger", {}) for each in found):
         print(describe_cron_zone())
+    return None

@@ -13,7 +13,7 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.shown_values import describe_seconds
 from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
 from kubetrain_pipelines.cli.runs import next_commands
-from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES
+from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -46,6 +46,8 @@ class Subject:
     """How to continue if it is left alone."""
     publication: Callable[[], str] = str
     """Returns what became of the model, if anything is known."""
+    page: str = ""
+    """The address at which the UI of Kubeflow Pipelines shows it."""
 
 
 def status_and_show(options: StatusOptions) -> None:
@@ -57,13 +59,14 @@ def status_and_show(options: StatusOptions) -> None:
     if options.watch and (options.as_json or connection):
         raise InvalidSetting("--watch needs a RUN, and cannot be combined with --json")
     if connection:
-        return _show_runs(recent_runs(KfpApi(connection)), as_json=options.as_json)
+        return _show_runs(recent_runs(KfpApi(connection)), connection, as_json=options.as_json)
     subject = _subject(find(options.run or _workspace(), options))
     if options.watch:
         return _watch(subject)
     snapshot = subject.read()
     lines = wrapped(rows_of(snapshot, time.time()))
-    return print(json.dumps(snapshot.to_dict(), indent=2) if options.as_json else "\n".join(lines))
+    facts = {**snapshot.to_dict(), **({"page": subject.page} if snapshot.run else {})}
+    return print(json.dumps(facts, indent=2) if options.as_json else "\n".join(lines))
 
 
 def _workspace() -> str:
@@ -94,6 +97,7 @@ def _in_kubeflow(found: FoundRun) -> Subject:
         follow=lambda say: map(reader.snapshot, snapshots(api, run_id, titles, say)),
         next_commands=next_commands(run_id),
         publication=lambda: _publication_of(api, run_id, titles),
+        page=api.connection.page_of(run_id),
     )
 
 
@@ -120,9 +124,9 @@ def _watch(subject: Subject) -> None:
     print(f"{snapshot.name} succeeded{publication and f': {publication}'}")
 
 
-def _show_runs(runs: Sequence[Run], *, as_json: bool) -> None:
+def _show_runs(runs: Sequence[Run], connection: Connection, *, as_json: bool) -> None:
     if as_json:
-        return print(json.dumps([run.to_dict() for run in runs], indent=2))
+        return print(json.dumps([{**run.to_dict(), "page": connection.page_of(run.id)} for run in runs], indent=2))
     if not runs:
         print("no runs yet: start one with `kubetrain submit`")
     for run in runs:

@@ -1,5 +1,6 @@
 """Verify the hashes of dataset versions, checkpoints and exports, and of the manifests that other files name."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,19 @@ CHECKPOINT_REFERENCES = ("result.json", f"export/{MANIFEST}")
 class Verified:
     path: Path
     problems: list[str]
+
+    def lines(self) -> list[str]:
+        return [f"corrupt  {self.path}: {problem}" for problem in self.problems] or [f"intact   {self.path}"]
+
+
+def verify_and_show(folder: Path, *, as_json: bool) -> int:
+    """Print the result for each folder and return the exit code."""
+    verified = verify_folder(folder)
+    if as_json:
+        print(json.dumps([{"path": str(item.path), "problems": item.problems} for item in verified], indent=2))
+    else:
+        print("\n".join(line for item in verified for line in item.lines()))
+    return 1 if any(item.problems for item in verified) else 0
 
 
 def verify_folder(folder: Path) -> list[Verified]:

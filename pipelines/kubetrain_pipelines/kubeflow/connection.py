@@ -24,6 +24,8 @@ DEFAULT_TOKEN_PATH = Path("/var/run/secrets/kubeflow/pipelines/token")
 COOKIE_VARIABLE = "KF_PIPELINES_COOKIE"
 COOKIE = re.compile(r"[!-:<>-~]+=[!-:<-~]*(; *[!-:<>-~]+=[!-:<-~]*)*;?")
 """Pairs of printable ASCII characters."""
+UI_PATH = "/pipeline"
+"""The path of the UI behind a gateway."""
 SYSTEM_NAMESPACE = "kubeflow"
 SHORTEST_SECRET = 8
 
@@ -48,6 +50,10 @@ class Connection:
     def pods_namespace(self) -> str:
         """The namespace of the runs' pods: the profile, or that of Kubeflow Pipelines itself."""
         return self.namespace or SYSTEM_NAMESPACE
+
+    def page_of(self, run_id: str) -> str:
+        """Return the address of a run's page; empty if the endpoint may be the API server, which has no pages."""
+        return f"{self.endpoint}/#/runs/details/{run_id}" if self.endpoint.endswith(UI_PATH) else ""
 
     @property
     def proxy(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
@@ -43,6 +44,16 @@ class ListedSchedule:
     message: Message
     note: str
     """A note on something unusual; may be empty."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schedule_id": self.message["recurring_run_id"],
+            "name": self.message["display_name"],
+            "trigger": self.message.get("trigger"),
+            "max_concurrency": int(self.message.get("max_concurrency", 1)),
+            "is_enabled": is_enabled(self.message),
+            "note": self.note,
+        }
 
 
 def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> Message:

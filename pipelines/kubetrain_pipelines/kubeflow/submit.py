@@ -44,10 +44,17 @@ def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:
     file = CompiledFile.find(asked.pipeline)
     source = prepare_run(api, file, asked, options, say)
     name = options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+    run_id = start_and_say(api, source, name, file.version, say)
+    return SubmittedRun(id=run_id, name=name, titles=stage_titles(file.spec))
+
+
+def start_and_say(api: KfpApi, source: Message, name: str, subject: str, say: Say) -> str:
+    """Start a run of a version or a schedule, say which and where it is shown, and return its ID."""
     with interrupts_deferred("stopping once it is known whether the run has started"):
         run_id = start_run(api, source, name)
-        say(f"run {run_id} of {file.version}")
-    return SubmittedRun(id=run_id, name=name, titles=stage_titles(file.spec))
+        page = api.connection.page_of(run_id)
+        say(f"run {run_id} of {subject}{page and f': {page}'}")
+    return run_id
 
 
 def prepare_run(api: KfpApi, file: CompiledFile, asked: RequestFile, options: RunOptions, say: Say) -> Message:
