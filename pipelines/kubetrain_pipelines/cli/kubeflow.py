@@ -1,11 +1,12 @@
 """`kubetrain submit` and `schedule`: each parses and calls one function."""
 
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kubetrain_pipelines.cli.options import AS_JSON, ASKED, LOGIN, Command, with_options
+from kubetrain_pipelines.cli.options import AS_JSON, ASKED, FILE, LOGIN, Command, with_options
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -100,6 +101,41 @@ def list_(api: "KfpApi", as_json: bool) -> None:
     from kubetrain_pipelines.cli.runs import list_schedules_and_show
 
     list_schedules_and_show(api, as_json=as_json)
+
+
+@schedule.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
+@with_connection
+def apply(api: "KfpApi", files: tuple[Path, ...], dry_run: bool) -> None:
+    """Create, replace and delete schedules, so that they are those that FILEs describe.
+
+    A FILE describes a run, and has a group schedule with cron or every, and optionally name, max_concurrency,
+    experiment and service_account. Schedules in the namespace that an earlier apply made and no FILE describes are
+    deleted.
+
+    Example: kubetrain schedule apply schedules/*.yaml
+    """
+    from kubetrain_pipelines.kubeflow.apply_schedules import apply_schedules
+    from kubetrain_pipelines.requests.say import print_line
+
+    apply_schedules(api, files, print_line, dry_run=dry_run)
+
+
+@schedule.command()
+@click.argument("name")
+@with_options(*STARTED)
+@with_connection
+def run(api: "KfpApi", name: str, detach: bool, as_json: bool) -> None:
+    """Start a run of a schedule now, and follow it to the end. NAME may also be an ID.
+
+    Example: kubetrain schedule run nightly
+    """
+    from kubetrain_pipelines.cli.runs import start_and_show
+    from kubetrain_pipelines.kubeflow.schedule import run_schedule
+    from kubetrain_pipelines.requests.say import print_line
+
+    start_and_show(api, lambda: run_schedule(api, name, print_line), detach=detach, as_json=as_json)
 
 
 @schedule.command()

@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
@@ -13,7 +13,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs
 from kubetrain_pipelines.kubeflow.run_results import publication_of, published_in
 from kubetrain_pipelines.kubeflow.schedule import list_schedules
-from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
+from kubetrain_pipelines.kubeflow.submit import RunOptions, SubmittedRun, submit_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger
 from kubetrain_pipelines.requests.say import print_line
 
@@ -23,21 +23,21 @@ def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False, a
     Raises:
         RunFailed: if the run fails or is canceled, with the cause if it is known.
     """
-    with reported(as_json=as_json) as facts:
-        run = submit_run(api, options, print_line)
-        facts.update(run_id=run.id, name=run.name, page=api.connection.page_of(run.id))
+    start_and_show(api, lambda: submit_run(api, options, print_line), detach=detach, as_json=as_json)
+
+
+def start_and_show(api: KfpApi, start: Callable[[], SubmittedRun], *, detach: bool, as_json: bool) -> None:
+    """
+    Raises:
+        RunFailed: if the run fails or is canceled, with the cause if it is known.
+    """
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        run = start()
+        facts = {"run_id": run.id, "name": run.name, "page": api.connection.page_of(run.id)}
         if detach:
             print(next_commands(run.id))
         else:
-            facts.update(follow_and_show(api, run.id, run.titles))
-
-
-@contextmanager
-def reported(*, as_json: bool) -> Iterator[dict[str, Any]]:
-    """Print the facts that the block gathers as JSON, if wanted; what it says goes to the standard error then."""
-    facts: dict[str, Any] = {}
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        yield facts
+            facts |= follow_and_show(api, run.id, run.titles)
     if as_json:
         print(json.dumps(facts, indent=2))
 

@@ -11,6 +11,7 @@ from kubetrain_trainer.errors import did_you_mean
 
 PATH = "/recurringruns"
 MARK = "scheduled by kubetrain"
+APPLIED = "applied "
 WHERE_LISTED = (
     "`kubetrain schedule list` (in Python: `kubetrain.schedules()`) lists them; replaced schedules have a new ID"
 )
@@ -34,6 +35,11 @@ def is_enabled(schedule: Message) -> bool:
 
 def is_ours(schedule: Message) -> bool:
     return str(schedule.get("description", "")).startswith(MARK)
+
+
+def applied(schedule: Message) -> str:
+    """Return the digest of what `schedule apply` made it from; empty if it was made otherwise."""
+    return str(schedule.get("description", "")).partition(APPLIED)[2] if is_ours(schedule) else ""
 
 
 def pipeline_of(schedule: Message) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_pipelines.kubeflow.find_schedules import MARK, PATH, is_enabled, path_of, replaceable, schedules
+from kubetrain_pipelines.kubeflow.find_schedules import APPLIED, MARK, PATH, is_enabled, path_of, replaceable, schedules
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unanswered
 from kubetrain_pipelines.kubeflow.server_version import read_health
@@ -30,9 +30,12 @@ class Replacement:
     """One sentence for each old schedule that is disabled, but was not deleted."""
 
 
-def replace_schedule(api: KfpApi, wanted: Message, *, on_enabled: Callable[[], object] = lambda: None) -> Replacement:
+def replace_schedule(
+    api: KfpApi, wanted: Message, *, digest: str = "", on_enabled: Callable[[], object] = lambda: None
+) -> Replacement:
     """
     Args:
+        digest: That of what `schedule apply` makes it from.
         on_enabled: Is called before an interrupt takes effect.
 
     Raises:
@@ -40,7 +43,7 @@ def replace_schedule(api: KfpApi, wanted: Message, *, on_enabled: Callable[[], o
     """
     before = replaceable(api, wanted)
     with interrupts_deferred("stopping after the schedule is replaced: two must never be enabled at once"):
-        created = _create_disabled(api, wanted)
+        created = _create_disabled(api, wanted, digest)
         old = [item for item in before if is_enabled(item)]
         try:
             _check_account(api, created, wanted)
@@ -76,8 +79,8 @@ def delete_schedule(api: KfpApi, schedule: Message) -> None:
         api.delete(path_of(schedule), propagation_policy="ORPHAN")
 
 
-def _create_disabled(api: KfpApi, wanted: Message) -> Message:
-    mark = f"{MARK}, {secrets.token_hex(8)}"
+def _create_disabled(api: KfpApi, wanted: Message, digest: str) -> Message:
+    mark = f"{MARK}, {secrets.token_hex(8)}{digest and f', {APPLIED}{digest}'}"
     try:
         return api.post(PATH, {**wanted, "mode": "DISABLE", "description": mark})
     except Unanswered:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from kubetrain_pipelines.definitions.compiled_file import CompiledFile
@@ -16,13 +17,16 @@ from kubetrain_pipelines.kubeflow.find_schedules import (
 )
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.replace_schedule import delete_schedule, replace_schedule
-from kubetrain_pipelines.kubeflow.submit import RunOptions, prepare_run
+from kubetrain_pipelines.kubeflow.run import titles_of
+from kubetrain_pipelines.kubeflow.submit import RunOptions, SubmittedRun, prepare_run, start_and_say
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger, make_trigger
 from kubetrain_pipelines.requests.say import Say
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_CONCURRENCY = 10
 """The server's limit."""
+OF_RUNS = ("pipeline_version_reference", "pipeline_spec", "runtime_config", "experiment_id", "service_account")
+"""The fields that a schedule shares with its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,13 @@ class ListedSchedule:
 
 def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> Message:
     """Create a schedule, or replace the one of this name."""
+    created = put_schedule(api, run, timing, say)
+    if timing.cron:
+        say(describe_cron_zone())
+    return created
+
+
+def put_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, digest: str = "") -> Message:
     trigger = make_trigger(timing.cron, timing.every)
     asked = run.read()
     file = CompiledFile.find(asked.pipeline)
@@ -69,13 +80,11 @@ def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> M
         "no_catchup": True,
     }
     enabled = f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}"
-    done = replace_schedule(api, wanted, on_enabled=lambda: say(enabled))
+    done = replace_schedule(api, wanted, digest=digest, on_enabled=lambda: say(enabled))
     if done.replaced:
         say(f"replaced {describe_all(api, done.replaced)}")
     for leftover in done.leftovers:
         say(f"warning: {leftover}")
-    if timing.cron:
-        say(describe_cron_zone())
     return done.created
 
 
@@ -83,6 +92,15 @@ def list_schedules(api: KfpApi) -> list[ListedSchedule]:
     """Return all schedules by name, the enabled ones first."""
     found = sorted(schedules(api), key=lambda schedule: (schedule["display_name"], not is_enabled(schedule)))
     return [ListedSchedule(message=item, note=_note(item, found)) for item in found]
+
+
+def run_schedule(api: KfpApi, wanted: str, say: Say) -> SubmittedRun:
+    """Start a run now of what a schedule runs; of several with this name, of the enabled one."""
+    found = max(chosen(api, wanted), key=is_enabled)
+    source = {name: found[name] for name in OF_RUNS if name in found}
+    name = f"{found['display_name']} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+    run_id = start_and_say(api, source, name, f"schedule '{found['display_name']}'", say)
+    return SubmittedRun(id=run_id, name=name, titles=titles_of(api, found))
 
 
 def delete_schedules(api: KfpApi, wanted: str, say: Say) -> None:

@@ -34,8 +34,8 @@ class RunOptions(AskedRun):
 class SubmittedRun:
     id: str
     name: str
-    titles: Mapping[str, str]
-    """The titles of its stages, by task."""
+    titles: Mapping[str, str] | None
+    """The titles of its stages, by task; None if they are unknown."""
 
 
 def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:

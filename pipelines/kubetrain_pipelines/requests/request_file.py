@@ -13,7 +13,7 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 DEFAULT_PIPELINE = "train-pytorch"
 SUFFIXES = (".yaml", ".yml", ".json")
-PIPELINE = "pipeline"
+PIPELINE, SCHEDULE = "pipeline", "schedule"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,8 @@ class RequestFile:
     request: Request = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that only the user's own pipeline has, by name."""
+    schedule: Any = None
+    """The group `schedule` of the file, of which `kubetrain schedule apply` makes a schedule."""
 
 
 def read_source(source: str) -> RequestFile:
@@ -70,11 +72,11 @@ def _read(source: str, content: Mapping[str, Any], lines: Mapping[tuple[str, ...
     pipeline = content.get(PIPELINE, DEFAULT_PIPELINE)
     if not isinstance(pipeline, str):
         raise InvalidSetting(f"{_place(source, lines, PIPELINE)}{PIPELINE} must be a name, not {pipeline!r}")
-    own = {name: value for name, value in content.items() if name not in (*GROUPS, PIPELINE)}
+    own = {name: value for name, value in content.items() if name not in (*GROUPS, PIPELINE, SCHEDULE)}
     for name in own if pipeline in PIPELINES else ():
-        suggestion = did_you_mean(str(name), (*GROUPS, PIPELINE))
+        suggestion = did_you_mean(str(name), (*GROUPS, PIPELINE, SCHEDULE))
         raise InvalidSetting(f"{_place(source, lines, name)}there is no group '{name}': {suggestion}")
-    return RequestFile(pipeline=pipeline, request=request, own=own)
+    return RequestFile(pipeline=pipeline, request=request, own=own, schedule=content.get(SCHEDULE))
 
 
 def _place(source: str, lines: Mapping[tuple[str, ...], int], *keys: str) -> str:
