@@ -59,7 +59,10 @@ def submit(api: "KfpApi", detach: bool, as_json: bool, **options: Any) -> None:
 
 @click.group()
 def schedule() -> None:
-    """Manage recurring runs in Kubeflow Pipelines."""
+    """Manage recurring runs in Kubeflow Pipelines.
+
+    Example: kubetrain schedule list
+    """
 
 
 @schedule.command()
@@ -108,9 +111,9 @@ def list_(api: "KfpApi", as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
 @with_connection
 def apply(api: "KfpApi", files: tuple[Path, ...], dry_run: bool) -> None:
-    """Create, replace and delete schedules, so that they are those that FILEs describe.
+    """Create, replace and delete schedules as files describe them.
 
-    A FILE describes a run, and has a group schedule with cron or every, and optionally name, max_concurrency,
+    Each FILE describes a run, and has a group schedule with cron or every, and optionally name, max_concurrency,
     experiment and service_account. Schedules in the namespace that an earlier apply made and no FILE describes are
     deleted.
 

@@ -23,7 +23,10 @@ from kubetrain_pipelines.cli.run_command import run_command
 )
 @click.version_option(package_name="kubetrain")
 def kubetrain() -> None:
-    """Train a model on several GPUs or machines: from an S3 dataset to a verified, published model."""
+    """Train a model on several GPUs or machines: from an S3 dataset to a verified, published model.
+
+    Example: kubetrain run
+    """
 
 
 @kubetrain.command()
@@ -52,6 +55,8 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
     """Compile pipelines to YAML.
 
     These are the pipelines of [tool.kubetrain] in the nearest pyproject.toml upward, or else kubetrain's own.
+
+    Example: kubetrain compile --check
     """
     from kubetrain_pipelines.definitions.compile import OutputFormat, check_compiled, write_compiled
 
@@ -78,6 +83,8 @@ def sync(**options: Any) -> None:
     """Copy SOURCE into DIRECTORY as a dataset version.
 
     SOURCE is s3://BUCKET/PREFIX or a folder.
+
+    Example: kubetrain sync s3://bucket/flowers ./data --anonymous
     """
     from kubetrain_pipelines.cli.sync import sync_and_show
 
@@ -91,6 +98,8 @@ def verify(directory: Path, as_json: bool) -> None:
     """Verify the hashes of datasets, checkpoints and run outputs.
 
     DIRECTORY is a dataset version, a checkpoint or a run's output, or a folder that contains some of these.
+
+    Example: kubetrain verify ./kubetrain-workspace
     """
     from kubetrain_pipelines.cli.verify import verify_and_show
 
@@ -111,6 +120,8 @@ def pack(**options: Any) -> None:
     """Pack the images in DIRECTORY into tar shards.
 
     DIRECTORY holds <split>/<class>/<image>, or is a dataset version that does. OUT is a new folder for the shards.
+
+    Example: kubetrain pack ./flowers ./shards --shorter-side 256
     """
     from kubetrain_pipelines.cli.pack import pack_and_show
 
@@ -136,8 +147,9 @@ def train(**options: Any) -> None:
 
     COMMAND is your program for mpi, xgboost, paddle or jax, in place of PIPELINE. Ctrl-C cancels the job.
 
-    Examples: kubetrain train flowers.yaml --data ./flowers --output ./out
-
+    \b
+    Examples:
+    kubetrain train flowers.yaml --data ./flowers --output ./out
     kubetrain train mpi --cluster --set pods.workers=4 -- mpirun python train.py
     """
     from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
@@ -172,6 +184,8 @@ def translate(**options: Any) -> None:
 
     FILE has a PyTorchJob, TFJob, TrainJob (and its runtime), ElasticJob, MPIJob, XGBoostJob, PaddleJob or JAXJob; -
     reads the standard input. Fields without a counterpart, and what to run next, are listed on standard error.
+
+    Example: kubetrain translate pytorchjob.yaml --output run.yaml
     """
     from kubetrain_pipelines.cli.translate import translate_and_show
 
@@ -217,6 +231,8 @@ def tensorboard(**options: Any) -> None:
     FOLDER is a workspace or an output folder on this machine, for which TensorBoard starts. RUN is an ID, its beginning
     or a name in Kubeflow Pipelines, or an ID with --pvc: the Tensorboard object for Kubeflow is printed, and what to do
     with it.
+
+    Example: kubetrain tensorboard ./kubetrain-workspace
     """
     from kubetrain_pipelines.cli.tensorboard import TensorboardOptions, show_curves
 
@@ -229,9 +245,11 @@ def tensorboard(**options: Any) -> None:
 @AS_JSON
 @with_options(CONTEXT)
 def top(**options: Any) -> None:
-    """Show the GPUs, CPUs and memory of each job in a cluster: in use/requested.
+    """Show the GPUs, CPUs and memory of each job in a cluster.
 
-    GPUs are those that pods with a node have requested.
+    CPUs and memory are in use/requested; GPUs are those that pods with a node have requested.
+
+    Example: kubetrain top --all-namespaces
     """
     from kubetrain_pipelines.cli.top import top_and_show
 

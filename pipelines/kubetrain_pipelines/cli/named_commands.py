@@ -19,7 +19,9 @@ ACCESS = (
 @AS_JSON
 @with_options(*ACCESS)
 def status(**options: Any) -> None:
-    """Show what a run or a job does now: stages, pods and progress, what it waits for, and why it failed.
+    """Show what a run or a job does now.
+
+    It shows stages, pods and progress, what it waits for, and why it failed.
 
     RUN is an ID, its beginning or a name in Kubeflow Pipelines, JOB a job in a cluster, FOLDER a workspace or output.
     Default: recent runs in Kubeflow Pipelines, or without an endpoint ./kubetrain-workspace.
@@ -38,7 +40,7 @@ def status(**options: Any) -> None:
 @click.option("--all", "everything", is_flag=True, help="Print also what Kubeflow Pipelines wrote around the steps.")
 @with_options(*ACCESS)
 def logs(**options: Any) -> None:
-    """Print what the steps of a run wrote, or the processes of a job.
+    """Print the logs of a run or a job.
 
     RUN is an ID, its beginning or a name in Kubeflow Pipelines, JOB a job in a cluster, FOLDER a workspace or output.
 
@@ -55,7 +57,7 @@ def logs(**options: Any) -> None:
 @click.argument("run", metavar="RUN | JOB | FOLDER")
 @with_options(*ACCESS)
 def cancel(**options: Any) -> None:
-    """Cancel a run or a job, and verify that its pods or processes have stopped.
+    """Cancel a run or a job and verify that it has stopped.
 
     RUN is an ID, its beginning or a name in Kubeflow Pipelines, JOB a job in a cluster, FOLDER a workspace or output.
 
