@@ -10,12 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_pipelines.cli import cancel
-from kubetrain_pipelines.cli.cancel import CancelOptions, cancel_and_show
-from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
-from kubetrain_pipelines.cli.logs import LogsOptions, show_logs
+from kubetrain_pipelines.cli.cancel import cancel_and_show
+from kubetrain_pipelines.cli.find import FoundRun, find
+from kubetrain_pipelines.cli.logs import show_logs
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_pipelines.local_run.record import RunRecord, write_start
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -77,7 +78,7 @@ def kfp() -> Iterator[KfpServer]:
 def test_the_logs_of_a_job_are_those_of_its_pods(
     name: str, cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_logs(LogsOptions(run=name))
+    show_logs(name, ConnectionOptions())
     assert capsys.readouterr().out == "== worker-0\n2027-01-01T00:00:00Z step=1\n"
     assert not [each for each in cluster.requests if not each.startswith("GET")], "nothing is changed"
 
@@ -87,14 +88,14 @@ def test_the_logs_of_a_folder_are_those_of_its_jobs(tmp_path: Path, capsys: pyte
         states = backend.watch(backend.create(job(script("print('a'); print('b', end='')"), script("print('c')"))))
         while (state := next(states)) is not None and not state.is_over:
             pass
-    show_logs(LogsOptions(run=str(tmp_path)))
+    show_logs(str(tmp_path), ConnectionOptions())
     assert capsys.readouterr().out == "== chief-0\na\nb\n== worker1-0\nc\n"
 
 
 @pytest.mark.parametrize("option", [{"follow": True}, {"stage": "launch-training"}])
 def test_only_runs_in_kubeflow_pipelines_have_stages_to_follow(option: dict[str, Any], cluster: ApiServer) -> None:
     with pytest.raises(InvalidSetting, match="'train' is not a run in Kubeflow Pipelines: leave out --follow and"):
-        show_logs(LogsOptions(run="train", **option))
+        show_logs("train", ConnectionOptions(), **option)
 
 
 def test_a_job_without_a_log_says_what_could_not_be_read(
@@ -102,7 +103,7 @@ def test_a_job_without_a_log_says_what_could_not_be_read(
 ) -> None:
     cluster.fail("/log", answer(403, 'pods "train-0" is forbidden: User "me" cannot get resource "pods/log"'))
     with pytest.raises(KubetrainError, match="'train' has no log yet: see `kubetrain status train`"):
-        show_logs(LogsOptions(run="train"))
+        show_logs("train", ConnectionOptions())
     assert "could not be read: the log of worker-0: me may not get pods/log" in capsys.readouterr().err
 
 
@@ -110,10 +111,10 @@ def test_the_beginning_of_an_id_names_a_run(kfp: KfpServer, capsys: pytest.Captu
     step = Step(task="launch-training")
     run_id = kfp.add("runs", workflow([step], "SUCCEEDED"))["run_id"]
     kfp.logs[step.pods()[0]] = "step=1\n"
-    show_logs(LogsOptions(run=run_id[:6], endpoint=kfp.endpoint))
+    show_logs(run_id[:6], ConnectionOptions(endpoint=kfp.endpoint))
     assert capsys.readouterr().out == "== launch-training\nstep=1\n"
     kfp.fail(":terminate", answer(400, "Row not found"))
-    cancel_and_show(CancelOptions(run=run_id[:6], endpoint=kfp.endpoint))
+    cancel_and_show(run_id[:6], ConnectionOptions(endpoint=kfp.endpoint))
     assert f"run {run_id} had already ended (succeeded)" in capsys.readouterr().out
 
 
@@ -121,7 +122,7 @@ def test_a_folder_comes_before_a_run_and_a_run_before_a_job(kfp: KfpServer, clus
     kfp.add("runs", {"display_name": "train", "state": "SUCCEEDED"})
     options = ConnectionOptions(endpoint=kfp.endpoint)
     assert isinstance(find("train", options), FoundRun)
-    assert isinstance(find("nightly", options), NamedJobs)
+    assert isinstance(find("nightly", options), KubernetesApi)
     Path("train").mkdir()
     assert find("train", options) == Path("train")
 
@@ -141,7 +142,7 @@ def test_canceling_a_job_deletes_it_and_waits_for_its_pods(
     name: str, cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     end_pod(cluster)
-    cancel_and_show(CancelOptions(run=name))
+    cancel_and_show(name, ConnectionOptions())
     assert capsys.readouterr().out == "deleted Job train\nall of its pods have stopped\n"
     assert [each for each in cluster.requests if each.startswith("DELETE")] == [f"DELETE {JOBS}/train"]
     assert f"{PODS}/train-0" not in cluster.objects
@@ -151,7 +152,7 @@ def test_canceling_a_job_deletes_it_and_waits_for_its_pods(
 def test_a_pod_that_does_not_end_is_an_error(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancel, "TIMEOUT_SECONDS", 0.1)
     with pytest.raises(KubetrainError, match=r"pod train-0 still runs 0\.1 s after it was asked to stop: end it by"):
-        cancel_and_show(CancelOptions(run="train"))
+        cancel_and_show("train", ConnectionOptions())
 
 
 def test_pods_that_may_not_be_listed_are_not_said_to_have_stopped(
@@ -160,12 +161,12 @@ def test_pods_that_may_not_be_listed_are_not_said_to_have_stopped(
     denied = 'pods is forbidden: User "me" cannot list resource "pods" in API group "" in the namespace "tests"'
     cluster.fail("GET /api/v1/namespaces/tests/pods", answer(403, denied))
     with pytest.raises(Forbidden, match="me may not list pods"):
-        cancel_and_show(CancelOptions(run="train"))
+        cancel_and_show("train", ConnectionOptions())
     assert capsys.readouterr().out == "deleted Job train\n"
 
 
 def test_a_job_that_has_ended_is_left_alone(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    cancel_and_show(CancelOptions(run="train-a1"))
+    cancel_and_show("train-a1", ConnectionOptions())
     assert capsys.readouterr().out == "train-a1 had already ended: nothing to cancel\n"
     assert not [each for each in cluster.requests if not each.startswith("GET")]
 
@@ -181,7 +182,7 @@ def test_canceling_a_folder_stops_its_training(place: str, tmp_path: Path, capsy
     )
     assert holder.stdout
     holder.stdout.readline()
-    cancel_and_show(CancelOptions(run=str(tmp_path / place)))
+    cancel_and_show(str(tmp_path / place), ConnectionOptions())
     asked, stopped = capsys.readouterr().out.splitlines()
     assert (asked.startswith("asked job p-launch-training"), stopped.endswith(" has stopped")) == (True, True)
     assert not list((tmp_path / ".jobs").glob("*/job.json"))
@@ -205,16 +206,16 @@ def test_a_run_that_ignores_the_request_is_an_error(tmp_path: Path, monkeypatch:
     deaf.stdout.readline()
     make_workspace(tmp_path, owner={"pid": deaf.pid, "started": psutil.Process(deaf.pid).create_time()})
     with pytest.raises(KubetrainError, match=r"run r-1 still runs 0\.1 s after it was asked to stop"):
-        cancel_and_show(CancelOptions(run=str(tmp_path)))
+        cancel_and_show(str(tmp_path), ConnectionOptions())
     deaf.kill()
     deaf.communicate()
 
 
 def test_a_run_that_has_ended_here_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cancel_and_show(CancelOptions(run=str(make_workspace(tmp_path, status="succeeded"))))
+    cancel_and_show(str(make_workspace(tmp_path, status="succeeded")), ConnectionOptions())
     assert capsys.readouterr().out == "run r-1 had already ended: nothing to cancel\n"
 
 
 def test_a_name_that_is_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="a name is empty"):
-        cancel_and_show(CancelOptions(run=""))
+        cancel_and_show("", ConnectionOptions())

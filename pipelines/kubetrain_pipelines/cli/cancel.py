@@ -5,13 +5,12 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.state import job_state
-from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
+from kubetrain_pipelines.cli.find import FoundRun, find
 from kubetrain_pipelines.cli.run import stopped_with_checkpoint
 from kubetrain_pipelines.jobs.cluster_jobs import ClusterJobs, FoundJob
 from kubetrain_pipelines.jobs.local_jobs import owners_in
@@ -24,16 +23,11 @@ from kubetrain_trainer.errors import KubetrainError
 POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class CancelOptions(ConnectionOptions):
-    run: str
-
-
-def cancel_and_show(options: CancelOptions) -> None:
-    match find(options.run, options):
+def cancel_and_show(name: str, access: ConnectionOptions) -> None:
+    match find(name, access):
         case FoundRun(api=api):
-            cancel_run(api, options.run, print_line)
-        case NamedJobs(api=api, name=name):
+            cancel_run(api, name, print_line)
+        case KubernetesApi() as api:
             cancel_jobs(api, name)
         case path:
             cancel_here(path)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_components import WORKSPACE
-from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_pipelines.cli.find import FoundRun, find
 from kubetrain_pipelines.diagnose.bundle import write_bundle
 from kubetrain_pipelines.diagnose.case import Case, Outcome
 from kubetrain_pipelines.diagnose.causes import Cause
@@ -54,16 +55,16 @@ def _read(options: DiagnoseOptions, folder: Path) -> Case:
         if target == STDIN:
             read_stdin(case, folder)
         else:
-            read_found(case, find(target, options), folder)
+            read_found(case, target, find(target, options), folder)
     return case
 
 
-def read_found(case: Case, found: Path | FoundRun | NamedJobs, folder: Path) -> None:
+def read_found(case: Case, name: str, found: Path | FoundRun | KubernetesApi, folder: Path) -> None:
     match found:
         case FoundRun():
-            read_kubeflow_run(case, found.api, found.id, folder)
-        case NamedJobs():
-            ClusterReader(found.api, case, folder).read_named(found.name)
+            read_kubeflow_run(case, found.api, found.message, folder)
+        case KubernetesApi():
+            ClusterReader(found, case, folder).read_named(name)
         case path:
             read_path(case, path)
 

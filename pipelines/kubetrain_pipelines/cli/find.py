@@ -27,16 +27,12 @@ class FoundRun:
         return str(self.message["run_id"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedJobs:
-    """The jobs in a cluster with a name, or those of the run with this ID. Reading them shows whether there are any."""
-
-    api: KubernetesApi
-    name: str
-
-
-def find(name: str, options: ConnectionOptions) -> Path | FoundRun | NamedJobs:
+def find(name: str, options: ConnectionOptions) -> Path | FoundRun | KubernetesApi:
     """
+    Returns:
+        The path, the run, or the cluster whose jobs have this name, or are those of the run with this ID. Without an
+        endpoint, only reading them shows whether there are any.
+
     Raises:
         KubetrainError: if nothing has this name, or nothing can be asked for it.
     """
@@ -45,22 +41,22 @@ def find(name: str, options: ConnectionOptions) -> Path | FoundRun | NamedJobs:
     if Path(name).exists():
         return Path(name)
     if (connection := options.connection()) is None:
-        return _jobs(name, options.namespace)
+        return _cluster(name, options.namespace)
     api = KfpApi(connection)
     try:
         return FoundRun(api=api, message=find_run(api, name))
     except (NotFound, Unauthorized, Forbidden):
         for namespace in dict.fromkeys((options.namespace, connection.pods_namespace)):
             with suppress(KubetrainError):
-                jobs = _jobs(name, namespace)
-                ClusterJobs(jobs.api, all_events=False).find(name)
-                return jobs
+                cluster = _cluster(name, namespace)
+                ClusterJobs(cluster, all_events=False).find(name)
+                return cluster
         raise
 
 
-def _jobs(name: str, namespace: str) -> NamedJobs:
+def _cluster(name: str, namespace: str) -> KubernetesApi:
     try:
-        return NamedJobs(api=KubernetesApi.connect(namespace, RETRY_SECONDS), name=name)
+        return KubernetesApi.connect(namespace, RETRY_SECONDS)
     except Misconfigured as error:
         raise KubetrainError(
             f"'{name}' is not a file or folder, and no cluster can be asked for a job of this name: {error}"

@@ -3,7 +3,6 @@
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_pipelines.cli.diagnose import read_found
@@ -14,33 +13,27 @@ from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogsOptions(ConnectionOptions):
-    run: str
-    stage: str = ""
-    follow: bool = False
-    everything: bool = False
-
-
-def show_logs(options: LogsOptions) -> None:
+def show_logs(
+    name: str, access: ConnectionOptions, stage: str = "", *, follow: bool = False, everything: bool = False
+) -> None:
     """
     Raises:
         KubetrainError: if there is no log.
     """
-    found = find(options.run, options)
+    found = find(name, access)
     if isinstance(found, FoundRun):
-        return logs_and_show(found.api, found.id, options.stage, follow=options.follow, everything=options.everything)
-    if options.follow or options.stage:
-        raise InvalidSetting(f"'{options.run}' is not a run in Kubeflow Pipelines: leave out --follow and --stage")
+        return logs_and_show(found.api, found.id, stage, follow=follow, everything=everything)
+    if follow or stage:
+        raise InvalidSetting(f"'{name}' is not a run in Kubeflow Pipelines: leave out --follow and --stage")
     case = Case()
     with tempfile.TemporaryDirectory(prefix="kubetrain-logs-") as folder:
-        read_found(case, found, Path(folder))
+        read_found(case, name, found, Path(folder))
         for line in _lines(case):
             print(line)
     for gap in case.gaps:
         print(f"could not be read: {gap}", file=sys.stderr)
     if not case.logs:
-        raise KubetrainError(f"'{options.run}' has no log yet: see `kubetrain status {options.run}`")
+        raise KubetrainError(f"'{name}' has no log yet: see `kubetrain status {name}`")
     return None
 
 

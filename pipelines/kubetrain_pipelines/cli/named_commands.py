@@ -39,7 +39,7 @@ def status(**options: Any) -> None:
 @click.option("--follow", is_flag=True, help="Keep printing until the run ends.")
 @click.option("--all", "everything", is_flag=True, help="Print also what Kubeflow Pipelines wrote around the steps.")
 @with_options(*ACCESS)
-def logs(**options: Any) -> None:
+def logs(run: str, stage: str, follow: bool, everything: bool, **access: Any) -> None:
     """Print the logs of a run or a job.
 
     RUN is an ID, its beginning or a name in Kubeflow Pipelines, JOB a job in a cluster, FOLDER a workspace or output.
@@ -47,16 +47,17 @@ def logs(**options: Any) -> None:
     Example: kubetrain logs nightly --stage launch-training
     """
     from kubetrain_components.interrupts import interrupted_by_sigterm
-    from kubetrain_pipelines.cli.logs import LogsOptions, show_logs
+    from kubetrain_pipelines.cli.logs import show_logs
+    from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 
     with interrupted_by_sigterm():
-        show_logs(LogsOptions(**options))
+        show_logs(run, ConnectionOptions(**access), stage, follow=follow, everything=everything)
 
 
 @click.command()
 @click.argument("run", metavar="RUN | JOB | FOLDER")
 @with_options(*ACCESS)
-def cancel(**options: Any) -> None:
+def cancel(run: str, **access: Any) -> None:
     """Cancel a run or a job and verify that it has stopped.
 
     RUN is an ID, its beginning or a name in Kubeflow Pipelines, JOB a job in a cluster, FOLDER a workspace or output.
@@ -64,10 +65,11 @@ def cancel(**options: Any) -> None:
     Example: kubetrain cancel nightly
     """
     from kubetrain_components.interrupts import interrupted_by_sigterm
-    from kubetrain_pipelines.cli.cancel import CancelOptions, cancel_and_show
+    from kubetrain_pipelines.cli.cancel import cancel_and_show
+    from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
 
     with interrupted_by_sigterm():
-        cancel_and_show(CancelOptions(**options))
+        cancel_and_show(run, ConnectionOptions(**access))
 
 
 @click.command()

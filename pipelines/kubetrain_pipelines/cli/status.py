@@ -10,8 +10,9 @@ from pathlib import Path
 
 from kubetrain_components import WORKSPACE
 from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.shown_values import describe_seconds
-from kubetrain_pipelines.cli.find import FoundRun, NamedJobs, find
+from kubetrain_pipelines.cli.find import FoundRun, find
 from kubetrain_pipelines.cli.runs import next_commands
 from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
@@ -60,7 +61,8 @@ def status_and_show(options: StatusOptions) -> None:
         raise InvalidSetting("--watch needs a RUN, and cannot be combined with --json")
     if connection:
         return _show_runs(recent_runs(KfpApi(connection)), connection, as_json=options.as_json)
-    subject = _subject(find(options.run or _workspace(), options))
+    name = options.run or _workspace()
+    subject = _subject(name, find(name, options))
     if options.watch:
         return _watch(subject)
     snapshot = subject.read()
@@ -78,12 +80,12 @@ def _workspace() -> str:
     return WORKSPACE
 
 
-def _subject(found: Path | FoundRun | NamedJobs) -> Subject:
+def _subject(name: str, found: Path | FoundRun | KubernetesApi) -> Subject:
     match found:
         case FoundRun():
             return _in_kubeflow(found)
-        case NamedJobs():
-            read = partial(ClusterReader(found.api).read_named, found.name)
+        case KubernetesApi():
+            read = partial(ClusterReader(found).read_named, name)
         case path:
             read = partial(read_local, path)
     return Subject(read=read, follow=partial(follow, read))

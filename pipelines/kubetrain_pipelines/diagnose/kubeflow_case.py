@@ -6,25 +6,18 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
 from kubetrain_pipelines.diagnose.cluster_case import ClusterReader
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
+from kubetrain_pipelines.kubeflow.run import Run, titles_of
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
-from kubetrain_pipelines.kubeflow.run_status import read_status
+from kubetrain_pipelines.kubeflow.run_status import status_of
 from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import StepLogs
 
 OUTCOMES = {RunState.SUCCEEDED: Outcome.SUCCEEDED, RunState.FAILED: Outcome.FAILED}
 
 
-def read_kubeflow_run(case: Case, api: KfpApi, wanted: str, folder: Path) -> None:
-    """
-    Args:
-        wanted: The ID of the run, or its name.
-
-    Raises:
-        NotFound: if the run does not exist.
-    """
-    status = read_status(api, wanted)
+def read_kubeflow_run(case: Case, api: KfpApi, message: Message, folder: Path) -> None:
+    status = status_of(api, Run.of(message, titles_of(api, message)))
     names = [*case.names, f"run {status.run.id} ({status.run.name})"]
     _read_jobs(case, api, status.run.id, folder)
     case.names = names

@@ -6,7 +6,7 @@ from typing import Any
 
 from kubetrain_pipelines.kubeflow.failure_causes import causes_of, were_canceled, workflows_of
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
+from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.stage_state import RunState
 from kubetrain_trainer.errors import RunFailed
 
@@ -27,15 +27,6 @@ class RunStatus:
             return f"failed: {'; '.join(self.causes) or f'see `kubetrain logs {self.run.id}`, or its page in the UI'}"
         is_other_end = self.run.state.is_final and self.run.state is not RunState.SUCCEEDED
         return f"was {self.run.state}" if is_other_end else ""
-
-
-def read_status(api: KfpApi, wanted: str) -> RunStatus:
-    """
-    Args:
-        wanted: The ID of the run, or its name.
-    """
-    message = find_run(api, wanted)
-    return status_of(api, Run.of(message, titles_of(api, message)))
 
 
 def status_of(api: KfpApi, run: Run) -> RunStatus:
