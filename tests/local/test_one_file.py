@@ -8,6 +8,7 @@ import yaml
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, EmbeddedS3
 from support.cli import kubetrain, run_json
+from support.kfp_runs import kfp_without_cluster
 
 FILE = """
 pipeline: train-pytorch
@@ -27,6 +28,7 @@ storage:
 train:
   entry: train.py --lr 1e-3
   metrics_port: 0
+schedule: {{name: nightly, every: 1d}}
 """
 ON_CLUSTER = (
     "only a cluster uses data.secret, pods.gpus, pods.secret_env, storage.staging_size: no effect on this machine"
@@ -59,6 +61,7 @@ def test_a_file_runs_here_and_its_record_runs_again(folder: Path) -> None:
     assert ON_CLUSTER in first.output.splitlines()
     record = run_json(folder / "first")
     asked = yaml.safe_load((folder / "run.yaml").read_text())
+    del asked["schedule"]
     entry = {"script": "train.py", "args": ["--lr", "1e-3"]}
     assert record["request"]["train"].pop("code")
     assert record["request"] == {**asked, "train": {**asked["train"], "entry": entry}}
@@ -82,3 +85,17 @@ def test_the_same_file_is_rendered_and_checked_for_a_cluster(folder: Path) -> No
     checked = kubetrain("doctor", "run.yaml", "--no-pods", cwd=folder, KUBECONFIG="/nosuch")
     assert checked.exit_code == 1
     assert "no cluster is configured" in checked.output
+
+
+def test_the_same_file_is_submitted_and_scheduled(folder: Path) -> None:
+    with kfp_without_cluster() as server:
+        login = {"cwd": folder, "KUBETRAIN_KFP_ENDPOINT": server.endpoint, "KUBECONFIG": "/nosuch"}
+        submitted = kubetrain("submit", "run.yaml", "--detach", **login)
+        assert submitted.exit_code == 0, submitted.output
+        applied = kubetrain("schedule", "apply", "run.yaml", **login)
+        assert applied.exit_code == 0, applied.output
+    (run,), (schedule,) = server.kinds["runs"].values(), server.schedules
+    form = run["runtime_config"]["parameters"]
+    assert form == schedule["runtime_config"]["parameters"]
+    assert (form["pods_gpus"], form["storage_staging_size"], form["data_secret"]) == (1, "7Gi", "team-s3")
+    assert form["train_more"] == {"metrics_port": 0}

@@ -38,7 +38,7 @@ def hostile_s3(objects: dict[str, bytes], faults: dict[str, list[Fault]]) -> Ite
 
 
 def arguments(url: str, directory: Path) -> list[str]:
-    return ["sync", "s3://bucket", str(directory), "--endpoint-url", url, "--anonymous", "--json"]
+    return ["sync", "s3://bucket", str(directory), "--s3-endpoint", url, "--anonymous", "--json"]
 
 
 def wait_for_downloads(directory: Path, number: int) -> None:
