@@ -56,7 +56,7 @@ def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch,
         CompiledFile.find("train-pytroch")
     monkeypatch.chdir(tmp_path)
     assert CompiledFile.find("train-pytorch").name == "train-pytorch", "compiled, because no file has the name"
-    with pytest.raises(InvalidSetting, match=r"create \./compiled with `kubetrain compile`"):
+    with pytest.raises(InvalidSetting, match="unknown pipeline 'train-own'"):
         CompiledFile.find("train-own")
     (tmp_path / "other.yaml").write_text("a: b")
     with pytest.raises(InvalidSetting, match=r"other\.yaml is not a compiled pipeline"):
