@@ -147,6 +147,20 @@ FAILURES = {
     "killed_loader": training(
         "loader-killed", loader_workers=1, model_args={"trouble": "kill", "place": "data", "after": 20}
     ),
+    "exited_loader": Failure(
+        rule="loader-exited",
+        program="""
+            import os, torch
+            class Samples(torch.utils.data.Dataset):
+                def __len__(self):
+                    return 64
+                def __getitem__(self, index):
+                    if index == 9:
+                        os._exit(1)
+                    return torch.ones(4)
+            for batch in torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2): pass
+        """,
+    ),
     "killed_rank": Failure(
         rule="killed",
         arguments=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"),

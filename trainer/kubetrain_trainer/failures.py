@@ -57,6 +57,12 @@ KNOWN_FAILURES = (
         "larger /dev/shm (mount an emptyDir of medium Memory there), or lower train.loader_workers",
     ),
     KnownFailure(
+        "loader-exited",
+        ("exited unexpectedly with exit code",),
+        "a data loading process ended by itself {where}: read its own error, which is before this one in the log, or "
+        "set train.loader_workers=0, which loads data in the process itself",
+    ),
+    KnownFailure(
         "loader-killed",
         ("killed by signal: Killed", "exited unexpectedly", "multiprocessing/resource_sharer.py"),
         "a data loading process was killed {where}, probably because memory ran out: give each pod more memory, or "

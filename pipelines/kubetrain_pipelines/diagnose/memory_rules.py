@@ -113,6 +113,21 @@ RULES = (
         ),
     ),
     Rule(
+        name="loader-exited",  # before loader-killed, whose texts match its line too
+        title="A data loading process ended by itself",
+        texts=("DataLoader worker (pid*) exited unexpectedly with exit code", said("loader-exited")),
+        explanation=explanation("loader-exited"),
+        remedy=remedy("loader-exited"),
+        after=("out-of-memory", "shared-memory"),
+        samples=(
+            Sample(
+                "RuntimeError: DataLoader worker (pid 7) exited unexpectedly with exit code 1. Details are lost due to "
+                "multiprocessing. Rerunning with num_workers=0 may give better error trace.",
+                "provoked by tests: a data loading process that ends itself",
+            ),
+        ),
+    ),
+    Rule(
         name="loader-killed",
         title="A data loading process was killed",
         texts=(
@@ -122,7 +137,7 @@ RULES = (
         ),
         explanation=explanation("loader-killed"),
         remedy=remedy("loader-killed"),
-        after=("pod-memory", "shared-memory"),
+        after=("pod-memory", "shared-memory", "loader-exited"),
         samples=(
             Sample(
                 "RuntimeError: DataLoader worker (pid(s) 27307) exited unexpectedly",
