@@ -24,3 +24,4 @@ COLLECT = RunStage("collect_checkpoint", "Collect the model", "checkpoint")
 EVALUATE = RunStage("evaluate_model", "Evaluate the model", "evaluation")
 PROMOTE = RunStage("promote_model", "Promote the model", "model")
 STAGES = (SYNC, TRAIN, COLLECT, EVALUATE, PROMOTE)
+"""In order: a run on this machine has succeeded if the last one has finished."""

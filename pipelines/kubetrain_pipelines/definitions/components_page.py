@@ -6,19 +6,14 @@ python -m kubetrain_pipelines.definitions.components_page >components/kubetrain_
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
-from kubetrain_components.collect_checkpoint.component import collect_checkpoint
-from kubetrain_components.evaluate_model.component import evaluate_model
-from kubetrain_components.launch_training.component import launch_training
-from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.run.stages import STAGES, RunStage
-from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines.definitions.pipeline_parameters import TRAINING, parameters_of
 
 COMPONENTS: Mapping[str, Any] = {
-    component.python_func.__name__: component
-    for component in (sync_dataset, launch_training, collect_checkpoint, evaluate_model, promote_model)
+    stage.name: getattr(import_module(f"kubetrain_components.{stage.name}.component"), stage.name) for stage in STAGES
 }
 HEAD = """\
 # Steps
