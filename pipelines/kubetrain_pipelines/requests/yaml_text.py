@@ -20,6 +20,11 @@ RESOLVED = {
 class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - replaces those of YAML 1.1
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Construct inner values first, which refuses an alias of a value that holds it."""
+        self.deep_construct = True
+        return super().construct_document(node)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a key that is given twice, of which YAML's own constructor would drop the first value silently."""
         lines: dict[str, int] = {}
@@ -80,7 +85,7 @@ def parse_documents(text: str, where: str) -> list[Any]:
         raise InvalidSetting(f"{where}, line {line}: {error.problem}: write valid YAML or JSON") from None
     except RepeatedKey as error:
         raise InvalidSetting(f"{where}, line {error.line}: {error}: remove one") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # such as !!bool maybe
         raise InvalidSetting(f"{where} is not valid YAML or JSON: {error}") from None
 
 
