@@ -1,11 +1,35 @@
 """`kubetrain settings`, `new` and `completion`, which help to describe a run: each parses and calls one function."""
 
+import os
+import re
+import shlex
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 from kubetrain_pipelines.cli.options import AS_JSON, FILE, complete_names
+
+
+class SplitWords(BashComplete):
+    """Complete what follows =, at which bash splits words: it would take a choice for a word of its own."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
+        begun = split_arg_string(re.sub(r"\n=(\n|$)", "=", "\n".join(filter(None, words))))
+        return (begun[1:-1], begun[-1]) if words[-1] else (begun[1:], "")
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return f"{item.type},{item.value.rpartition('=')[2]}"
+
+
+add_completion_class(SplitWords, "bash")
 
 
 @click.command()
@@ -32,7 +56,7 @@ def new(file: Path, pipeline: str) -> None:
     from kubetrain_pipelines.cli.settings import write_new
 
     write_new(file, pipeline)
-    click.echo(f"wrote {file}: fill in data.uri and model.uri, then `kubetrain run {file}`")
+    click.echo(f"wrote {file}: fill in data.uri and model.uri, then `kubetrain run {shlex.quote(str(file))}`")
 
 
 @click.command()
