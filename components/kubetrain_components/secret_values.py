@@ -144,12 +144,19 @@ def shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _shown_setting(name, value) for name, value in settings.items()}
 
 
+def shareable_own(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a pipeline of one's own without what may be a secret."""
+    return {name: _shown(name, value) for name, value in parameters.items()}
+
+
 def _shown_setting(name: str, value: Any) -> Any:
     match name:
         case "model_args" | "model.args" | "pods.env":
             return _shown("", value)
         case "entry" | "train.entry":
             return _shown_entry(value)
+        case "pods.evaluation" | "storage.transfer":
+            return {key: _shown_setting(f"pods.{key}", inner) for key, inner in value.items()}
     return value
 
 

@@ -12,7 +12,7 @@ from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.events import EventReader
 from kubetrain_components.run.request import Request
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
-from kubetrain_components.secret_values import shareable
+from kubetrain_components.secret_values import shareable, shareable_own
 from kubetrain_pipelines.jobs.local_jobs import RECORD, RECORD_SCHEMA, read_record
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
@@ -124,7 +124,7 @@ class RunRecord:
             "finished": self.finished,
             "seconds": self.seconds,
             "workspace": str(self.workspace),
-            "request": {"pipeline": self.pipeline, **asked, **self.own},
+            "request": {"pipeline": self.pipeline, **asked, **shareable_own(self.own)},
             "settings": shareable(self.named_settings),
             **{stage.result_key: self.result_of(stage) for stage in STAGES},
             EVALUATE.result_key: {**evaluation, **evaluation.get("metrics", {})},
