@@ -156,7 +156,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(server: KfpServer
     [
         (None, r"unnamed\.yaml describes no schedule: add `schedule:` with cron or every"),
         ("nightly", "describes no schedule"),
-        ({"name": "x"}, "give exactly one of cron"),
+        ({"name": "x"}, r"x\.yaml: give exactly one of cron"),
         ({"name": "x", "every": "6h", "cron": "0 0 2 * * *"}, "give exactly one of cron"),
         ({"name": "x", "every": "soon"}, "'soon' is not an interval"),
         ({"name": "x", "crom": "0 0 2 * * *"}, "a key of schedule is 'crom': use one of cron, every"),

@@ -66,6 +66,13 @@ def described(path: Path) -> Described:
     Raises:
         InvalidSetting: if the file describes no schedule, or one that Kubeflow Pipelines would refuse.
     """
+    try:
+        return _described(path)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"{'' if str(path) in str(error) else f'{path}: '}{error}") from error
+
+
+def _described(path: Path) -> Described:
     read = read_source(str(path))
     given = _checked(path, read.schedule)
     timing = Timing(**{key: given.pop(key) for key in TIMING if key in given})
