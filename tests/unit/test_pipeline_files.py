@@ -8,7 +8,7 @@ import pytest
 from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, parameters_of, with_parameters
 from kubetrain_pipelines.requests.asked_run import AskedRun
-from kubetrain_pipelines.requests.planned_run import fill_form
+from kubetrain_pipelines.requests.planned_run import fill_form, find_definition
 from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_trainer.errors import InvalidSetting
 from support.kfp_runs import write_pipeline
@@ -57,6 +57,12 @@ def test_a_file_that_is_neither_is_refused(content: str, says: str, tmp_path: Pa
     (tmp_path / "flowers.yaml").write_text(content)
     with pytest.raises(InvalidSetting, match=says):
         AskedRun(source=str(tmp_path / "flowers.yaml")).read()
+
+
+def test_a_file_without_a_suffix_is_not_taken_for_a_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "flowers").write_text("pods: {gpus: 2}")
+    with pytest.raises(InvalidSetting, match=r"flowers is a file, but its name does not end in \.yaml"):
+        find_definition(str(tmp_path / "flowers"))
 
 
 def test_the_fields_for_other_settings_are_set_by_the_names_of_these() -> None:

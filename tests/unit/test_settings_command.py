@@ -72,8 +72,10 @@ def test_a_new_file_sets_only_where_the_data_and_models_are(framework: str, tmp_
     ("name", "pipeline", "says"),
     [
         ("mine.yaml", "train-pytorch", r"mine\.yaml exists"),
-        ("new.yaml", "sync-only", "trains nothing: use one of train-pytorch"),
+        ("new.yaml", "sync-only", "use one of train-pytorch"),
         ("new.yaml", "train", "use one of train-pytorch"),
+        ("new", "train-pytorch", r"does not end in \.yaml: name a file such as new\.yaml"),
+        ("missing/new.yaml", "train-pytorch", r"new\.yaml cannot be written \(No such file"),
     ],
 )
 def test_nothing_is_overwritten_or_begun_in_vain(name: str, pipeline: str, says: str, tmp_path: Path) -> None:
@@ -88,12 +90,14 @@ def test_nothing_is_overwritten_or_begun_in_vain(name: str, pipeline: str, says:
     [
         ("run sync", ["sync-only"]),
         ("run --set train.optimizer", ["train.optimizer", "train.optimizer_args"]),
-        ("run --set train.optimizer=", ["train.optimizer=sgd", "train.optimizer=adamw"]),
+        ("run --set train.optimizer=", ["sgd", "adamw"]),
+        ("run --set train.optimizer = a", ["adamw"]),  # as bash splits it
+        ("run --set train.optimizer =", ["sgd", "adamw"]),
         ("settings storage.st", [f"storage.{name}" for name in ("staging_claim", "staging_size", "static_claim")]),
     ],
 )
 def test_the_shell_completes_names_and_choices(words: str, offered: list[str]) -> None:
-    asked = {"COMP_WORDS": f"kubetrain {words}", "COMP_CWORD": str(len(words.split()))}
+    asked = {"COMP_WORDS": f"kubetrain {words}".replace(" ", "\n"), "COMP_CWORD": str(len(words.split()))}
     completed = kubetrain(_KUBETRAIN_COMPLETE="bash_complete", **asked).output
     assert [line.removeprefix("plain,") for line in completed.split() if line.startswith("plain,")] == offered
 

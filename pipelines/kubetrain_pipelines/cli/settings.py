@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.names import GROUPS, OPTIONS, SETTINGS, RunSetting, find_setting
-from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, TRAINING
+from kubetrain_pipelines.definitions.pipeline_parameters import TRAINING
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, check_one_of
 from kubetrain_trainer.settings.base import as_text
@@ -89,12 +89,15 @@ def write_new(file: Path, pipeline: str) -> None:
     Raises:
         KubetrainError: if the file exists, which the user may have edited.
     """
-    check_one_of(PIPELINES, "--pipeline", pipeline)
-    if pipeline not in TRAINING:
-        raise InvalidSetting(f"--pipeline is {pipeline}, which trains nothing: use one of {', '.join(TRAINING)}")
+    check_one_of(TRAINING, "--pipeline", pipeline)
+    if file.suffix not in (".yaml", ".yml"):
+        raise InvalidSetting(f"{file} does not end in .yaml: name a file such as {file.stem}.yaml")
     if file.exists():
         raise KubetrainError(f"{file} exists: name another file, or delete it")
-    write_atomically(file, "\n".join(new_lines(pipeline)).encode())
+    try:
+        write_atomically(file, "\n".join(new_lines(pipeline)).encode())
+    except OSError as error:
+        raise KubetrainError(f"{file} cannot be written ({error.strerror}): name another file") from error
 
 
 def new_lines(pipeline: str) -> Iterator[str]:

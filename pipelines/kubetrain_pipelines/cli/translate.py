@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kubetrain_pipelines.requests.request_file import SUFFIXES
 from kubetrain_pipelines.requests.yaml_text import to_yaml
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
@@ -70,6 +71,8 @@ def _write(output: Path, content: str) -> None:
     Raises:
         KubetrainError: if the file exists with other content, which the user may have edited.
     """
+    if output.suffix not in SUFFIXES:
+        raise InvalidSetting(f"{output} does not end in .yaml: name a file such as {output.stem}.yaml")
     try:
         if output.exists() and output.read_bytes() != content.encode():
             raise KubetrainError(f"{output} exists and differs: choose another --output, or delete it")

@@ -141,6 +141,8 @@ def stage_titles(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _missing(pipeline: str, path: Path) -> str:
+    if Path(pipeline).is_file():
+        return f"{pipeline} is a file, but its name does not end in .yaml, .yml or .json: rename it"
     if path.parent != FOLDER:
         return f"{path} does not exist: pass a compiled pipeline, or create ./compiled with `kubetrain compile`"
     compiled = (item.stem.replace("_", "-") for item in FOLDER.glob("*.yaml"))
