@@ -1,13 +1,12 @@
 """Runs in Kubeflow Pipelines."""
 
 import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Self, Unpack
 
-from kubetrain.login import FilePath, Login, as_path, connect
+from kubetrain.login import FilePath, Login, as_path, as_source, connect
 from kubetrain.status import Stage, Status, run_page, sentence
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.follow_run import watch_run
@@ -142,7 +141,7 @@ def submit(
         endpoint=endpoint, namespace=namespace, token_file=token_file, cookie_file=cookie_file, ca_file=ca_file
     )
     options = RunOptions(
-        source=os.fspath(source),
+        source=as_source(source),
         settings=settings,
         code=as_path(code),
         experiment=experiment,

@@ -1,9 +1,8 @@
 """Schedules in Kubeflow Pipelines."""
 
-import os
 from typing import Any, Unpack
 
-from kubetrain.login import FilePath, Login, as_path, connect
+from kubetrain.login import FilePath, Login, as_path, as_source, connect
 from kubetrain_pipelines.kubeflow.find_schedules import is_enabled
 from kubetrain_pipelines.kubeflow.find_schedules import schedules as found_schedules
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
@@ -69,7 +68,7 @@ def schedule(
         endpoint=endpoint, namespace=namespace, token_file=token_file, cookie_file=cookie_file, ca_file=ca_file
     )
     options = RunOptions(
-        source=os.fspath(source),
+        source=as_source(source),
         settings=settings,
         code=as_path(code),
         experiment=experiment,

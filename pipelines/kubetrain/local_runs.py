@@ -1,12 +1,11 @@
 """Runs on this machine."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from kubetrain.login import FilePath, as_path
+from kubetrain.login import FilePath, as_path, as_source
 from kubetrain.status import Stage, Status, embedded_page, run_page
 from kubetrain_components import WORKSPACE
 from kubetrain_components.run.stages import EVALUATE
@@ -56,7 +55,7 @@ def run(
         RunFailed: if the run failed, with the cause. Its results so far and its report are printed.
         KubetrainError: if the run cannot start.
     """
-    record = run_requested(AskedRun(source=os.fspath(source), settings=settings, code=as_path(code)), Path(workspace))
+    record = run_requested(AskedRun(source=as_source(source), settings=settings, code=as_path(code)), Path(workspace))
     if record.status != "succeeded":
         print_results(Console(force_jupyter=False), record)
         raise RunFailed(record.error)

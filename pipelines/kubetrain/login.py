@@ -37,6 +37,19 @@ def connect(**login: Unpack[Login]) -> KfpApi:
     return KfpApi(options.required_connection())
 
 
+def as_source(given: FilePath) -> str:
+    """
+    Raises:
+        InvalidSetting: if it is neither the path of a file nor the name of a pipeline.
+    """
+    try:
+        return str(os.fspath(given))
+    except TypeError:
+        raise InvalidSetting(
+            f"pass a file or a pipeline's name, not {given!r}: settings follow it, such as train={{'epochs': 1}}"
+        ) from None
+
+
 def as_path(given: FilePath | None) -> Path | None:
     """
     Raises:

@@ -84,6 +84,7 @@ def test_a_run_is_submitted_with_the_values_of_python(server: KfpServer) -> None
         ({"train": {"schedule_args": {"layers": {1, 2}}}}, "train.schedule_args must be a value of JSON"),
         ({"rates": {1, 2}}, "rates must be a value of JSON"),
         ({"model": {}}, "model.uri is missing"),
+        ({"source": {"train": {}}}, "pass a file or a pipeline's name, not {'train': {}}"),
         ({"code": {}}, "the path of a file or folder must be text, not {}"),
     ],
 )
@@ -91,7 +92,7 @@ def test_what_the_command_refuses_is_refused_before_any_request(
     server: KfpServer, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(kubetrain.InvalidSetting, match=re.escape(message)):
-        kubetrain.submit(TRAIN, **{**PLACES, **settings})
+        kubetrain.submit(**{"source": TRAIN, **PLACES, **settings})
     assert server.requests == []
 
 
