@@ -101,7 +101,7 @@ def test_objects_of_strings_have_no_lists_in_them(place: str, value: Any) -> Non
     key = "NCCL_DEBUG"
     metadata = {"labels": {"metadata": {place: {key: value}}}, "annotations": {"metadata": {place: {key: value}}}}
     pod = metadata.get(place, {"spec": {place: {key: value}}})
-    with pytest.raises(InvalidSetting, match=f"{place} {key}") as refused:
+    with pytest.raises(InvalidSetting, match=rf"{place}\.{key}") as refused:
         Placement.from_dict({place: {key: value}} if place in ("nccl", "env") else {"pod": pod})
     assert "secret" not in str(refused.value)
 

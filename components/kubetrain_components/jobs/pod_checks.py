@@ -143,7 +143,7 @@ def check_texts(name: str, values: Mapping[str, Any]) -> None:
     """Check an object of strings, for which numbers and booleans are accepted."""
     for key, value in values.items():
         if not isinstance(value, str | int | float):
-            raise InvalidSetting(f"{name} {key} must be a string, a number, true or false: correct its value")
+            raise InvalidSetting(f"{name}.{key} must be a string, a number, true or false: correct its value")
 
 
 def check_env(values: Mapping[str, Any], secrets: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ def check_env(values: Mapping[str, Any], secrets: Mapping[str, Any]) -> None:
     check_texts("pods.env", {name: value for name, value in values.items() if not isinstance(value, dict)})
     for name, source in secrets.items():
         if not QUALIFIED_NAME.fullmatch(str(source)):
-            raise InvalidSetting(f"pods.secret_env {name} must be SECRET/KEY, not '{source}'")
+            raise InvalidSetting(f"pods.secret_env.{name} must be SECRET/KEY, not '{source}'")
 
 
 def check_rdma(counts: Mapping[str, Any]) -> None:
@@ -161,4 +161,4 @@ def check_rdma(counts: Mapping[str, Any]) -> None:
         if not QUALIFIED_NAME.fullmatch(name):
             raise InvalidSetting(f"pods.rdma needs resource names with a domain, such as rdma/hca, not '{name}'")
         if type(count) is not int or count < 1:
-            raise InvalidSetting(f"pods.rdma {name} must be a whole number above 0, not {count!r}")
+            raise InvalidSetting(f"pods.rdma.{name} must be a whole number above 0, not {count!r}")
