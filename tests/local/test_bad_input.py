@@ -134,7 +134,7 @@ class TestTrain:
             (["train-pytorhc"], 2, "unknown pipeline 'train-pytorhc': did you mean 'train-pytorch'?"),
             (["--set", "train.epochs=0"], 2, "train.epochs must be at least 1"),
             (["train-tensorflow", "--set", "pods.processes=2"], 2, "uses every GPU of its pod"),
-            (["--run-id", "../../escape"], 2, "run_id '../../escape' cannot name a folder"),
+            (["--run-id", "../../escape"], 2, "run ID '../../escape' cannot name a folder"),
             ([], 1, "/no/such/folder is not a directory"),
         ],
     )

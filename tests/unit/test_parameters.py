@@ -34,7 +34,7 @@ PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="ver
         ({"model_uri": "s3://b/p//models/"}, "is inside data.uri"),
         ({"dataset_uri": "data", "model_uri": "data/../data/workspace/models"}, "is inside data.uri 'data'"),
         ({"dataset_uri": "ftp://x"}, "data.uri 'ftp://x'"),
-        ({"run_id": "../../escape"}, r"run_id '../../escape'"),
+        ({"run_id": "../../escape"}, r"run ID '../../escape'"),
     ],
 )
 def test_every_parameter_is_checked_before_anything_is_created(changes: dict[str, object], says: str) -> None:

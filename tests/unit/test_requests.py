@@ -89,6 +89,13 @@ def test_the_name_of_a_pipeline_may_stand_for_a_file(pipeline: str) -> None:
         ("train: 3", "line 1: train must have settings by name, not 3"),
         ("pipeline: [train-pytorch]", "line 1: pipeline must be a name, not ['train-pytorch']"),
         ("pods:\n  env: {A: [}\n", "line 2: "),
+        ("train: &a\n  schedule_args: *a\n", "line 1: found unconstructable recursive node"),
+        ("train: {skip_unchanged: !!bool maybe}", " is not valid YAML or JSON"),
+        ("train: {seed: !!timestamp maybe}", " is not valid YAML or JSON"),
+        ("train:\n  seed:\n", "line 2: train.seed has no value"),
+        ("train.epochs: 2", "line 1: there is no group 'train.epochs': write epochs under train"),
+        ("train_epochs: 2", "line 1: there is no group 'train_epochs': write epochs under train"),
+        ("pipeline: mpi\nfoo: 2", "line 2: there is no group 'foo'"),
         ("- train", " describes no run: write `pipeline: train-pytorch`"),
         ("[" * 100_000, " is not valid YAML or JSON"),
     ],
@@ -145,6 +152,19 @@ def test_one_part_of_an_object_joins_the_others(tmp_path: Path) -> None:
     assert asked.request["train"] == {"optimizer_args": {"momentum": 0.8}}
 
 
+@pytest.mark.parametrize("text", ["1.10", "010", "hello # world", "a: b", "*", "null", ""])
+@pytest.mark.parametrize("name", ["pods.env", "pods.nccl"])
+def test_a_part_that_is_text_is_taken_as_it_is(name: str, text: str) -> None:
+    group, _, key = name.partition(".")
+    assert read(f"{name}.A={text}").request == {group: {key: {"A": text}}}
+
+
+def test_objects_may_be_yaml() -> None:
+    asked = read("train.entry={script: train.py}", "pods.env.A={secretKeyRef: {name: a, key: b}}")
+    assert asked.request["train"] == {"entry": {"script": "train.py"}}
+    assert asked.request["pods"] == {"env": {"A": {"secretKeyRef": {"name": "a", "key": "b"}}}}
+
+
 @pytest.mark.parametrize(
     ("pair", "says"),
     [
@@ -155,9 +175,15 @@ def test_one_part_of_an_object_joins_the_others(tmp_path: Path) -> None:
         ("train.skip_unchanged=1", "train.skip_unchanged must be true or false, not 1"),
         ("model.args=[]", "model.args must be a JSON object, not []"),
         ("pods.env={A: 1, A: 2}", "pods.env, line 1: 'A' is given twice"),
-        ('train.entry={"script": "a", "script": "b"}', "train.entry: 'script' is given twice"),
+        ('train.entry={"script": "a", "script": "b"}', "train.entry, line 1: 'script' is given twice"),
         ("train.epochs.first=1", "train.epochs has no parts"),
         ("pods.pod=@missing.yaml", "pods.pod: missing.yaml cannot be read"),
+        ("pods.env.A=@missing", "pods.env.A: missing cannot be read"),
+        ("train.epochs=", "train.epochs has no value: give it one, or leave it out"),
+        ("pods.evaluation.workers=2", "pods.evaluation cannot set pods.workers, which is not of one pod"),
+        ("storage.transfer.memry=4Gi", "there is no setting 'pods.memry': did you mean 'pods.memory'?"),
+        ("pods.evaluation.env.A=1", "there is no setting 'pods.env.A': pods.env is one"),
+        ("epochs=2", "there is no setting 'epochs': did you mean 'train.epochs'?"),
         ("train.optimizer=sdg", "train.optimizer cannot be 'sdg': did you mean 'sgd'?"),
     ],
 )
@@ -191,10 +217,25 @@ def test_the_record_of_a_run_runs_again(tmp_path: Path) -> None:
     assert asked == RequestFile(pipeline="train-tensorflow", request={"train": train})
 
 
+def test_a_record_has_no_secrets_of_other_pods_or_of_a_pipeline_of_ones_own(tmp_path: Path) -> None:
+    other = {"cpu": "2", "env": {"HF_TOKEN": "hf_abcdefghijklmnop1234"}, "secret_env": {"TOKEN": "mine/token"}}
+    asked = {"pods": {"evaluation": other}, "storage": {"transfer": other}}
+    made = {"pipeline": "nightly", "workspace": tmp_path, "config": TrainConfig(), "started": 0.0}
+    record = RunRecord(**made, asked=asked, settings={}, own={"api_token": "abc", "depth": 3}).to_json()["request"]
+    shown = {**other, "env": {"HF_TOKEN": "…"}}
+    own = {"api_token": "…", "depth": 3}
+    assert record == {"pipeline": "nightly", "pods": {"evaluation": shown}, "storage": {"transfer": shown}, **own}
+    file = written(tmp_path, json.dumps({"request": {"pipeline": "nightly", **own}}), "run.json")
+    with pytest.raises(InvalidSetting, match=r"run\.json has no value of api_token"):
+        read(source=file)
+
+
 def test_a_secret_that_a_record_lacks_has_to_be_set_again(tmp_path: Path) -> None:
     file = written(tmp_path, json.dumps({"request": {"model": {"args": {"api_key": "…", "width": 2}}}}), "run.json")
     with pytest.raises(InvalidSetting, match=r"run\.json has no value of model\.args, .* secret: set it with --set"):
         read(source=file)
+    written(tmp_path, "pods: {env: {A: wait…}}")
+    assert read(source=str(tmp_path / "flowers.yaml")).request["pods"]["env"] == {"A": "wait…"}
     assert read("model.args.api_key=mine", source=file).request["model"]["args"] == {"api_key": "mine", "width": 2}
 
 

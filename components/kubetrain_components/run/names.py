@@ -106,6 +106,8 @@ def suggestion(name: str) -> str:
     """Return what may be meant by a name that no setting has."""
     if name in FORM_FIELDS:
         return f"write {FORM_FIELDS[name].name}, as outside of forms"
+    if (whole := ".".join(name.split(".")[:2])) in SETTINGS:
+        return f"{whole} is one, and `kubetrain settings {whole}` explains its parts"
     group, _, key = name.rpartition(".")
     likely = [setting for setting in SETTINGS.values() if group not in GROUPS or setting.group == group]
     near = get_close_matches(key, [setting.key for setting in likely], n=1, cutoff=NEAR)

@@ -42,7 +42,7 @@ class RunParameters(RunSettings):
         if self.framework:
             self._check_training()
         if self.run_id:
-            check_run_id("run_id", self.run_id)
+            check_run_id("the run ID", self.run_id)
 
     def _check_training(self) -> None:
         package_of(self.framework)

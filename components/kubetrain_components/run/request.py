@@ -28,6 +28,8 @@ def value_of(setting: RunSetting, given: Any) -> Any:
         InvalidSetting: if it has another type, or is none that the setting can have.
     """
     kind = setting.field.type
+    if given is None:
+        raise InvalidSetting(f"{setting.name} has no value: give it one, or leave it out")
     if setting.name == "train.entry" and isinstance(given, str):
         given = _entry_of(given)
     if kind is str and isinstance(given, int | float) and not isinstance(given, bool):
@@ -35,8 +37,15 @@ def value_of(setting: RunSetting, given: Any) -> Any:
     if kind is float and isinstance(given, str):
         given = _number_of(given)
     if setting.name in OF_OTHER_PODS and isinstance(given, Mapping):
-        given = {key: value_of(find_setting(f"pods.{key}"), value) for key, value in given.items()}
+        given = {key: value_of(_of_other_pods(setting.name, key), value) for key, value in given.items()}
     return setting.kind.some_of({setting.field.name: given})[setting.field.name]
+
+
+def _of_other_pods(name: str, key: str) -> RunSetting:
+    found = find_setting(f"pods.{key}")
+    if found.kind is not Placement:
+        raise InvalidSetting(f"{name} cannot set {found.name}, which is not of one pod: leave it out")
+    return found
 
 
 def _number_of(text: str) -> Any:

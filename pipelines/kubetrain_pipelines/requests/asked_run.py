@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.run.names import GROUPS, RunSetting, find_setting
+from kubetrain_components.run.names import GROUPS, RunSetting, find_setting, suggestion
 from kubetrain_components.run.request import Request, merged, value_of
-from kubetrain_pipelines.requests.request_file import RequestFile, read_source
+from kubetrain_pipelines.requests.request_file import WITHOUT_OWN, RequestFile, read_source
 from kubetrain_pipelines.requests.yaml_text import parse_yaml
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.model_folder import HIDDEN
 
 FROM_FILE = "@"
+OF_TEXTS = ("pods.env", "pods.nccl", "pods.rendezvous", "pods.secret_env")
+"""The settings whose parts are texts, such as 1.10 and 010, or an object in the place of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,10 @@ class AskedRun:
                 request = _with_pair(request, name, text)
             else:
                 own[name] = parse_yaml(text, name)
-        _check_complete(self.source, request)
+        for name in own if read.pipeline in WITHOUT_OWN else ():
+            raise InvalidSetting(f"there is no setting '{name}': {suggestion(name)}")
+        if read.is_record:
+            _check_complete(self.source, request, own)
         return RequestFile(pipeline=read.pipeline, request=request, own=own)
 
 
@@ -69,12 +74,13 @@ def _as_json(name: str, value: Any) -> Any:
         raise InvalidSetting(f"{name} must be a value of JSON (text, number, true, list, …), not {value!r}") from None
 
 
-def _check_complete(source: str, request: Request) -> None:
+def _check_complete(source: str, request: Request, own: Mapping[str, Any]) -> None:
     """
     Raises:
         InvalidSetting: for a setting that a run's record has without its value.
     """
-    for name, value in ((f"{group}.{key}", value) for group, named in request.items() for key, value in named.items()):
+    named = {f"{group}.{key}": value for group, named in request.items() for key, value in named.items()}
+    for name, value in {**named, **own}.items():
         if HIDDEN in repr(value):
             raise InvalidSetting(f"{source} has no value of {name}, which may be a secret: set it with --set")
 
@@ -90,14 +96,15 @@ def _with_pair(request: Request, name: str, text: str) -> Request:
 
 
 def _parsed(setting: RunSetting, name: str, text: str, *, is_part: bool) -> Any:
-    """Return the value of a text, or of the file after @: text where a setting wants text, else YAML or JSON."""
+    """Return the value of a text, or of the file after @: text where text is wanted, else YAML or JSON."""
     kind = setting.field.type
     if is_part and kind != dict[str, Any]:
         raise InvalidSetting(f"{setting.name} has no parts, so {name} names nothing: set {setting.name}")
     if text.startswith(FROM_FILE):
-        text = _content_of(setting.name, Path(text.removeprefix(FROM_FILE)))
-    is_text = kind is str or setting.name == "train.entry"
-    return text if is_text and not is_part else parse_yaml(text, name)
+        text = _content_of(name, Path(text.removeprefix(FROM_FILE)))
+    takes_text = setting.name in OF_TEXTS if is_part else kind is str or setting.name == "train.entry"
+    is_object = kind == dict[str, Any] and text.startswith("{")
+    return text if takes_text and not is_object else parse_yaml(text, name)
 
 
 def _content_of(name: str, file: Path) -> str:

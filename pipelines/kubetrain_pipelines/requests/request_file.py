@@ -1,11 +1,12 @@
 """The file that describes a run, which every command takes: a pipeline, and settings by group."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.run.names import GROUPS, find_setting
+from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
+from kubetrain_components.run.names import FORM_FIELDS, GROUPS, find_setting
 from kubetrain_components.run.request import Request, value_of
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES
 from kubetrain_pipelines.requests.yaml_text import lines_of, parse_documents, parse_yaml
@@ -14,6 +15,8 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 DEFAULT_PIPELINE = "train-pytorch"
 SUFFIXES = (".yaml", ".yml", ".json")
 PIPELINE, SCHEDULE = "pipeline", "schedule"
+WITHOUT_OWN = (*PIPELINES, *COMMAND_FRAMEWORKS)
+"""What `pipeline` may name that has no parameters beside settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,8 @@ class RequestFile:
     """Parameters that only the user's own pipeline has, by name."""
     schedule: Any = None
     """The group `schedule` of the file, of which `kubetrain schedule apply` makes a schedule."""
+    is_record: bool = False
+    """Of a run that was, without what may be a secret."""
 
 
 def read_source(source: str) -> RequestFile:
@@ -47,7 +52,7 @@ def read_source(source: str) -> RequestFile:
             f"{source} describes no run: write `{PIPELINE}: {DEFAULT_PIPELINE}`, and settings by group"
         )
     if isinstance(content.get("request"), Mapping):  # the record of a run, run.json
-        return _read(source, content["request"], {})
+        return replace(_read(source, content["request"], {}), is_record=True)
     return _read(source, content, lines_of(text))
 
 
@@ -73,9 +78,11 @@ def _read(source: str, content: Mapping[str, Any], lines: Mapping[tuple[str, ...
     if not isinstance(pipeline, str):
         raise InvalidSetting(f"{_place(source, lines, PIPELINE)}{PIPELINE} must be a name, not {pipeline!r}")
     own = {name: value for name, value in content.items() if name not in (*GROUPS, PIPELINE, SCHEDULE)}
-    for name in own if pipeline in PIPELINES else ():
-        suggestion = did_you_mean(str(name), (*GROUPS, PIPELINE, SCHEDULE))
-        raise InvalidSetting(f"{_place(source, lines, name)}there is no group '{name}': {suggestion}")
+    for name in own if pipeline in WITHOUT_OWN else ():
+        group, _, key = FORM_FIELDS[name].name.partition(".") if name in FORM_FIELDS else str(name).partition(".")
+        in_group = f"write {key} under {group}" if key and group in GROUPS else ""
+        instead = in_group or did_you_mean(str(name), (*GROUPS, PIPELINE, SCHEDULE))
+        raise InvalidSetting(f"{_place(source, lines, name)}there is no group '{name}': {instead}")
     return RequestFile(pipeline=pipeline, request=request, own=own, schedule=content.get(SCHEDULE))
 
 
