@@ -687,6 +687,7 @@ def test_the_command_ends_with_a_code(
     assert read_source(str(file)).request["pods"]["workers"] == 3
     file.write_text("{}")
     assert exit_code_of(monkeypatch, job, "--output", file) == 1
+    assert exit_code_of(monkeypatch, job, "--output", tmp_path / "run") == 2, "kubetrain run would not read it"
     capsys.readouterr()
     file.write_text("{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: sweep}}")
     assert exit_code_of(monkeypatch, file) == 2
