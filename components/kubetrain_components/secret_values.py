@@ -145,7 +145,7 @@ def shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shareable_own(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a pipeline of one's own without what may be a secret."""
+    """Return the parameters of your own pipeline without what may be a secret."""
     return {name: _shown(name, value) for name, value in parameters.items()}
 
 

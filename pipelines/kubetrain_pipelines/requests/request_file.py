@@ -16,7 +16,7 @@ DEFAULT_PIPELINE = "train-pytorch"
 SUFFIXES = (".yaml", ".yml", ".json")
 PIPELINE, SCHEDULE = "pipeline", "schedule"
 WITHOUT_OWN = (*PIPELINES, *COMMAND_FRAMEWORKS)
-"""What `pipeline` may name that has no parameters beside settings."""
+"""Names of pipelines and frameworks whose only parameters are settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
