@@ -77,8 +77,9 @@ def merged(*requests: Mapping[str, Mapping[str, Any]]) -> Request:
     }
 
 
-def names_in(request: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [f"{group}.{key}" for group, named in request.items() for key in named]
+def by_name(request: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values by GROUP.NAME."""
+    return {f"{group}.{key}": value for group, named in request.items() for key, value in named.items()}
 
 
 def without(request: Mapping[str, Mapping[str, Any]], names: Container[str]) -> Request:
@@ -96,10 +97,9 @@ def parameters_of(request: Mapping[str, Mapping[str, Any]], **of_run: Any) -> Ru
         InvalidSetting: for the first that cannot be used.
     """
     values: dict[type[Settings], dict[str, Any]] = {kind: {} for kind in KINDS}
-    for group, named in request.items():
-        for key, value in named.items():
-            setting = find_setting(f"{group}.{key}")
-            values[setting.kind][setting.field.name] = value_of(setting, value)
+    for name, value in by_name(request).items():
+        setting = find_setting(name)
+        values[setting.kind][setting.field.name] = value_of(setting, value)
     return RunParameters(
         train_config=TrainConfig.from_dict(values[TrainConfig]),
         placement=Placement.from_dict(values[Placement]),
@@ -154,12 +154,13 @@ def form_of(request: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any
         InvalidSetting: if the form has no field for a setting.
     """
     form: dict[str, Any] = {}
-    for group, key, value in ((group, key, value) for group, named in request.items() for key, value in named.items()):
+    for name, value in by_name(request).items():
+        group, _, key = name.partition(".")
         own, more = f"{group}_{key}", f"{group}_{MORE}"
         if own in defaults:
             form[own] = as_text(value) if key == "entry" else value
         elif more in defaults:
             form.setdefault(more, dict(defaults[more] or {}))[key] = value
         else:
-            raise InvalidSetting(f"this pipeline has no setting {group}.{key}: leave it out")
+            raise InvalidSetting(f"this pipeline has no setting {name}: leave it out")
     return form

@@ -26,7 +26,7 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.names import SETTINGS
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
-from kubetrain_components.run.request import Request, merged, names_in, parameters_of, without
+from kubetrain_components.run.request import Request, by_name, merged, parameters_of, without
 from kubetrain_components.run.training_time import TrainingTime, account_of
 from kubetrain_components.run.transfer_container import with_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
@@ -161,7 +161,7 @@ def _used(options: TrainOptions, request: Request, say: Say) -> Request:
     brings_code = options.cluster and request.get("train", {}).get("code")
     place = "storage.output_claim" if options.cluster else "data.uri"
     others = OF_OTHER_STAGES - {place} - (OF_CODE if brings_code else set())
-    if unused := [name for name in names_in(on_site) if name in others]:
+    if unused := [name for name in by_name(on_site) if name in others]:
         say(f"only a whole run uses {', '.join(unused)}: no effect on one training")
     return without(on_site, unused)
 

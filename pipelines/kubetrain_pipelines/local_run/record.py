@@ -10,7 +10,7 @@ from kubetrain_components.evaluate_model.report import run_report
 from kubetrain_components.jobs.local.record import is_running, this_process
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.events import EventReader
-from kubetrain_components.run.request import Request
+from kubetrain_components.run.request import Request, by_name
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
 from kubetrain_components.secret_values import shareable, shareable_own
 from kubetrain_pipelines.jobs.local_jobs import RECORD, RECORD_SCHEMA, read_record
@@ -95,7 +95,7 @@ class RunRecord:
     @property
     def named_settings(self) -> dict[str, Any]:
         """The run's settings by name, also those of the training that are at their defaults."""
-        return _by_name(self.settings) | {
+        return by_name(self.settings) | {
             TrainConfig.public_name(name): value for name, value in self.config.to_dict().items()
         }
 
@@ -110,7 +110,7 @@ class RunRecord:
         return {**published, "path": str(path) if path.is_dir() else ""}
 
     def to_json(self) -> dict[str, Any]:
-        evaluation, shown = self.result_of(EVALUATE), shareable(_by_name(self.asked))
+        evaluation, shown = self.result_of(EVALUATE), shareable(by_name(self.asked))
         asked = {group: {key: shown[f"{group}.{key}"] for key in named} for group, named in self.asked.items()}
         return {
             "schema": RECORD_SCHEMA,
@@ -134,10 +134,6 @@ class RunRecord:
                 for stage in self.stages
             ],
         }
-
-
-def _by_name(request: Request) -> dict[str, Any]:
-    return {f"{group}.{key}": value for group, named in request.items() for key, value in named.items()}
 
 
 def write_start(record: RunRecord) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kubetrain_components.run.events import EventLog
-from kubetrain_components.run.request import Request, merged, names_in
+from kubetrain_components.run.request import Request, by_name, merged
 from kubetrain_components.run.site import MIRROR_VARIABLE
 from kubetrain_pipelines.local_run.embedded_s3 import (
     NEEDS_DEMO,
@@ -37,7 +37,7 @@ def with_local_uris(request: Request, pipeline: str, workspace: Path) -> Request
     """
     definition = find_definition(pipeline)
     if uses_example(request, definition):
-        for name in sorted(OF_OWN_STORE.intersection(names_in(request))):
+        for name in sorted(OF_OWN_STORE.intersection(by_name(request))):
             raise InvalidSetting(f"{name} is set without data.uri: set both, or neither to use the embedded S3 server")
         embedded = {"data": {"uri": f"s3://{DATASETS}/{DIGITS}"}, "model": {"uri": f"s3://{MODELS}/{definition.name}"}}
         return merged(request, embedded)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.names import GROUPS, RunSetting, find_setting, suggestion
-from kubetrain_components.run.request import Request, merged, value_of
+from kubetrain_components.run.request import Request, by_name, merged, value_of
 from kubetrain_pipelines.requests.request_file import WITHOUT_OWN, RequestFile, read_source
 from kubetrain_pipelines.requests.yaml_text import parse_yaml
 from kubetrain_trainer.errors import InvalidSetting
@@ -79,8 +79,7 @@ def _check_complete(source: str, request: Request, own: Mapping[str, Any]) -> No
     Raises:
         InvalidSetting: for a setting that a run's record has without its value.
     """
-    named = {f"{group}.{key}": value for group, named in request.items() for key, value in named.items()}
-    for name, value in {**named, **own}.items():
+    for name, value in {**by_name(request), **own}.items():
         if HIDDEN in repr(value):
             raise InvalidSetting(f"{source} has no value of {name}, which may be a secret: set it with --set")
 
