@@ -79,7 +79,7 @@ def _described(path: Path) -> Described:
     make_trigger(timing.cron, timing.every)
     file = CompiledFile.find(read.pipeline)
     run = RunOptions(source=str(path), **{"name": file.name, **given})
-    form = fill_form(file.parameters, run.read())
+    form = fill_form(file.parameters, read)
     check_before_sending(file, form)
     content = [file.version, form, asdict(timing), run.experiment, run.service_account]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
 from kubetrain_components.run.names import FORM_FIELDS, GROUPS, find_setting
 from kubetrain_components.run.request import Request, value_of
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES
-from kubetrain_pipelines.requests.yaml_text import lines_of, parse_documents, parse_yaml
+from kubetrain_pipelines.requests.yaml_text import lines_of, only_document, parse_documents
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 DEFAULT_PIPELINE = "train-pytorch"
@@ -44,9 +44,10 @@ def read_source(source: str) -> RequestFile:
     if not source or not source.endswith(SUFFIXES):
         return RequestFile(pipeline=source or DEFAULT_PIPELINE)
     text = _text_of(Path(source))
-    if any(isinstance(each, Mapping) and "pipelineInfo" in each for each in parse_documents(text, source)):
+    documents = parse_documents(text, source)
+    if any(isinstance(document, Mapping) and "pipelineInfo" in document for document in documents):
         return RequestFile(pipeline=source)
-    content = parse_yaml(text, source)
+    content = only_document(documents, source)
     if not isinstance(content, Mapping):
         raise InvalidSetting(
             f"{source} describes no run: write `{PIPELINE}: {DEFAULT_PIPELINE}`, and settings by group"

@@ -1,7 +1,7 @@
 """YAML as people mean it: YAML 1.2, in which 1e-3 is a number and no is a word; JSON is a part of it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -64,7 +64,14 @@ def parse_yaml(text: str, where: str) -> Any:
     Raises:
         InvalidSetting: if the text is not valid, or has several documents.
     """
-    documents = parse_documents(text, where)
+    return only_document(parse_documents(text, where), where)
+
+
+def only_document(documents: Sequence[Any], where: str) -> Any:
+    """
+    Raises:
+        InvalidSetting: if there are several.
+    """
     if len(documents) > 1:
         raise InvalidSetting(f"{where} has {len(documents)} YAML documents: write one, without ---")
     return next(iter(documents), None)
