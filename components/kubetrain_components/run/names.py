@@ -75,6 +75,11 @@ class RunSetting:
         return f"{only}{used_with}{declared['meaning']}" + (f" ({', '.join(choices)})" if choices else "")
 
     @property
+    def sentence(self) -> str:
+        """The meaning as a sentence of its own."""
+        return f"{self.meaning[0].upper()}{self.meaning[1:]}."
+
+    @property
     def is_on_cluster(self) -> bool:
         """Return True if only a run on a cluster uses it."""
         of_pods = self.kind in (Placement, Storage) and self.name != "pods.max_restarts"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.names import GROUPS, OPTIONS, SETTINGS, RunSetting, find_setting
-from kubetrain_pipelines.definitions.pipeline_parameters import TRAINING
+from kubetrain_components.run.request import MORE
+from kubetrain_pipelines.definitions.pipeline_parameters import TRAINING, has_setting
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, check_one_of
 from kubetrain_trainer.settings.base import as_text
@@ -52,8 +53,7 @@ def listed(settings: Sequence[RunSetting]) -> Iterator[str]:
 
 def explained(setting: RunSetting) -> Iterator[str]:
     facts = facts_of(setting)
-    meaning = textwrap.wrap(f"{setting.meaning[0].upper()}{setting.meaning[1:]}.", WIDTH)
-    yield from (setting.name, "", *meaning, "")
+    yield from (setting.name, "", *textwrap.wrap(setting.sentence, WIDTH), "")
     for name in ("default", "choices", "used by", "form", "resume"):
         if facts[name] not in ("", []):
             value = facts[name]
@@ -68,17 +68,15 @@ def explained(setting: RunSetting) -> Iterator[str]:
 
 def facts_of(setting: RunSetting) -> dict[str, Any]:
     declared = setting.field.metadata
-    frameworks = {"pytorch": ["train-pytorch"], "tensorflow": ["train-tensorflow"]}.get(
-        declared["only"], list(TRAINING)
-    )
+    pipelines = [pipeline for pipeline in TRAINING if has_setting(pipeline, setting)]
     return {
         "name": setting.name,
         "meaning": setting.meaning,
         "default": None if declared["is_required"] else setting.default,
         "is_required": declared["is_required"],
         "choices": [choice for choice in declared["choices"] if choice],
-        "used by": [*frameworks, "clusters only" if setting.is_on_cluster else "also on one machine"],
-        "form": setting.form_field if declared["in_form"] else f"{setting.group}_more",
+        "used by": [*pipelines, "clusters only" if setting.is_on_cluster else "also on one machine"],
+        "form": setting.form_field if declared["in_form"] else f"{setting.group}_{MORE}",
         "resume": "a run that resumes may change it" if declared["is_changeable"] else "",
     }
 
@@ -106,7 +104,7 @@ def new_lines(pipeline: str) -> Iterator[str]:
     for group, meaning in GROUPS.items():
         yield from ("", f"# {meaning}", f"{group}:")
         for setting in chosen(group):
-            if setting.field.metadata["in_form"] and setting.field.metadata["only"] in ("", "cluster", pipeline[6:]):
+            if setting.field.metadata["in_form"] and has_setting(pipeline, setting):
                 place = PLACES.get(setting.name)
                 yield from (f"  # {line}" for line in textwrap.wrap(setting.meaning, WIDTH))
                 yield f"  {setting.key}: {place}" if place else f"  # {setting.key}: {json.dumps(setting.default)}"

@@ -63,7 +63,7 @@ def parameters_of(pipeline: str) -> list[Parameter]:
 
 
 def _parameters(pipeline: str) -> Iterator[Parameter]:
-    settings = [setting for setting in SETTINGS.values() if _has(pipeline, setting)]
+    settings = [setting for setting in SETTINGS.values() if has_setting(pipeline, setting)]
     for group, meaning in GROUPS.items():
         in_group = [setting for setting in settings if setting.group == group]
         in_form = [setting for setting in in_group if _is_in_form(pipeline, setting)]
@@ -73,7 +73,8 @@ def _parameters(pipeline: str) -> Iterator[Parameter]:
             yield Parameter(f"{group}_{MORE}", dict[str, Any], {}, f"Other settings of {meaning}: {example}.")
 
 
-def _has(pipeline: str, setting: RunSetting) -> bool:
+def has_setting(pipeline: str, setting: RunSetting) -> bool:
+    """Return True if runs of this pipeline use the setting."""
     if pipeline == SYNC_ONLY:
         of_dataset = setting.kind is RunSettings and setting.group == "data"
         return of_dataset or setting.kind is Placement or (setting.kind is Storage and "output" not in setting.key)
@@ -87,12 +88,11 @@ def _is_in_form(pipeline: str, setting: RunSetting) -> bool:
 
 def _field_of(setting: RunSetting) -> Parameter:
     declared = setting.field.metadata
-    meaning = f"{setting.meaning[0].upper()}{setting.meaning[1:]}."
     if setting.name == "train.entry":
         return Parameter(setting.form_field, str, "", "Script or command of your own: train.py --lr 1e-3.")
     default = REQUIRED if declared["is_required"] else setting.default
     choices = (True, False) if setting.field.type is bool else declared["choices"]
-    return Parameter(setting.form_field, setting.field.type, default, meaning, choices)
+    return Parameter(setting.form_field, setting.field.type, default, setting.sentence, choices)
 
 
 @dataclass(frozen=True)
