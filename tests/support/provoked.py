@@ -113,6 +113,21 @@ def training(
     )
 
 
+def loading(trouble: str) -> str:
+    """Return a program whose data loading processes meet this trouble at a sample."""
+    return f"""
+        import os, torch
+        class Samples(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                if index == 9:
+                    {trouble}
+                return torch.ones(4)
+        for batch in torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2): pass
+    """
+
+
 def _as_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -147,20 +162,7 @@ FAILURES = {
     "killed_loader": training(
         "loader-killed", loader_workers=1, model_args={"trouble": "kill", "place": "data", "after": 20}
     ),
-    "exited_loader": Failure(
-        rule="loader-exited",
-        program="""
-            import os, torch
-            class Samples(torch.utils.data.Dataset):
-                def __len__(self):
-                    return 64
-                def __getitem__(self, index):
-                    if index == 9:
-                        os._exit(1)
-                    return torch.ones(4)
-            for batch in torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2): pass
-        """,
-    ),
+    "exited_loader": Failure(rule="loader-exited", program=loading("os._exit(1)")),
     "killed_rank": Failure(
         rule="killed",
         arguments=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"),
@@ -385,18 +387,7 @@ for step in range(100):
 HELD_OUT = {
     "numbers_of_numpy": Failure(rule="out-of-memory", program=LIMIT + "import numpy\nnumpy.ones(1 << 33).cumsum()"),
     "sample_that_cannot_be_read": Failure(
-        rule="first-error",
-        program="""
-            import torch
-            class Samples(torch.utils.data.Dataset):
-                def __len__(self):
-                    return 64
-                def __getitem__(self, index):
-                    if index == 9:
-                        raise ValueError("sample 9 has no label")
-                    return torch.ones(4)
-            for batch in torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2): pass
-        """,
+        rule="first-error", program=loading('raise ValueError("sample 9 has no label")')
     ),
     "tensors_of_different_sizes": Failure(
         rule="first-error",

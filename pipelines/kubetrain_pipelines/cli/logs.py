@@ -18,7 +18,7 @@ def show_logs(
 ) -> None:
     """
     Raises:
-        KubetrainError: if there is no log.
+        KubetrainError: if nothing was logged yet.
     """
     found = find(name, access)
     if isinstance(found, FoundRun):

@@ -12,8 +12,6 @@ from kubetrain_pipelines.translate.fields import Fields, shown
 from kubetrain_pipelines.translate.reasons import reason_for
 from kubetrain_trainer.settings.config import TrainConfig
 
-Fragment = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Unmapped:
