@@ -2,12 +2,13 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := pipelines,pytorch,tensorflow,examples,demo,dev
+EXTRAS := pipelines,gcs,azure,pytorch,tensorflow,examples,demo,dev
 INSTALLED := $(VENV)/installed
 
 BENCHMARK_VENV := .venv-benchmark
 BENCHMARK ?=
 MLFLOW_VENV := .venv-mlflow
+RAY_VENV := .venv-ray
 
 # On a machine with a GPU and PyTorch, nothing needs to be installed.
 GPU_PYTHON ?= $(if $(wildcard $(INSTALLED)),$(BIN)/python,python3)
@@ -68,6 +69,12 @@ $(BENCHMARK_VENV)/installed: benchmarks/requirements.txt
 $(MLFLOW_VENV)/installed: tests/support/mlflow_requirements.txt
 	$(PYTHON) -m venv $(MLFLOW_VENV)
 	$(MLFLOW_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
+
+# The cluster's tests of Ray mount it, and PyTorch from the other environment.
+$(RAY_VENV)/installed: tests/support/ray_requirements.txt
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@
 
 compile: $(INSTALLED) ## write compiled/*.yaml

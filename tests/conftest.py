@@ -13,6 +13,7 @@ from kubetrain_components.jobs.local.loopback import HOST
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_pipelines.local_run.digits import write_digits
 from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, EmbeddedS3, embedded_s3
+from support.cloud_servers import serving_azure, serving_gcs
 
 # What a shell starts in the background ignores interrupts, and so would every process that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,6 +44,20 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
     log = tmp_path_factory.mktemp("s3") / "s3.log"
     with process_guard() as mark, embedded_s3({**os.environ, **mark, **CREDENTIALS}, log, {}) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of a server of Google Cloud Storage."""
+    with serving_gcs(tmp_path_factory.mktemp("gcs")) as variables:
+        yield variables
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of a server of Azure Blob Storage."""
+    with serving_azure(tmp_path_factory.mktemp("azure")) as variables:
+        yield variables
 
 
 @pytest.fixture

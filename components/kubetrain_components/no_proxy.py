@@ -1,9 +1,21 @@
 """NO_PROXY, read as Go and so kubectl does; S3 reads it as boto3 does."""
 
 import ipaddress
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def environment_proxy(url: str, environment: Mapping[str, str]) -> str:
+    """Return the proxy that the environment sets for a URL; empty if there is none."""
+    if bypasses_proxy(url, _variable("NO_PROXY", environment)):
+        return ""
+    return _variable(f"{urlsplit(url).scheme.upper()}_PROXY", environment)
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    return environment.get(name) or environment.get(name.lower(), "")
 
 
 def bypasses_proxy(url: str, no_proxy: str) -> bool:

@@ -30,6 +30,9 @@ CALLBACKS = {"lightning": {"lightning"}, "transformers": {"transformers", "accel
 # The one library of each module that has one.
 VENDORS = {
     "object_store/checksums.py": {"awscrt"},
+    "object_store/http_client.py": {"urllib3"},
+    "object_store/azure/credentials.py": {"azure"},
+    "object_store/gcs/credentials.py": {"google"},
     "object_store/s3/connect.py": {"urllib3"},
     "object_store/s3/origin.py": {"botocore"},
     "object_store/s3/requests.py": {"botocore"},
@@ -62,6 +65,9 @@ ADAPTERS = (
     f"{COMPONENTS}.jobs.kubernetes",
     f"{COMPONENTS}.jobs.local",
     f"{COMPONENTS}.object_store.s3",
+    f"{COMPONENTS}.object_store.hugging_face",
+    f"{COMPONENTS}.object_store.gcs",
+    f"{COMPONENTS}.object_store.azure",
     f"{COMPONENTS}.object_store.directory_store",
     f"{COMPONENTS}.expose_dataset.kubernetes_claims",
 )
@@ -73,13 +79,13 @@ PURE = f"{COMPONENTS}.jobs.kubernetes.manifests"
 FLOORS = {
     COMPONENTS: [
         {"sites"},
-        {*STEPS, "pack_dataset", "bring_code", "fetch_model", "serve_shards"},
+        {*STEPS, "pack_dataset", "bring_code", "fetch_model", "serve_shards", "keep_output"},
         {"run"},
         {"expose_dataset"},
         {"jobs/kubernetes", "jobs/local"},
         {"jobs/kubernetes/access", "jobs/kubernetes/manifests"},
         {"jobs"},
-        {"object_store/s3"},
+        {"object_store/s3", "object_store/hugging_face", "object_store/gcs", "object_store/azure"},
         {"object_store"},
         {""},
     ],
@@ -131,9 +137,9 @@ def foreign(modules: set[str]) -> set[str]:
 
 
 def contract() -> list[Path]:
-    """The trainer's files that components import too: all but the frameworks' and the callbacks'."""
+    """The trainer's files that components import too: all but the frameworks', the callbacks' and the client of Ray."""
     apart = [SOURCES[TRAINER] / folder for folder in (*FRAMEWORKS, "callbacks")]
-    apart.append(SOURCES[TRAINER] / "__init__.py")
+    apart += [SOURCES[TRAINER] / "__init__.py", SOURCES[TRAINER] / "own_code" / "ray_job.py"]
     return [path for path in modules_of(TRAINER) if not any(path.is_relative_to(folder) for folder in apart)]
 
 

@@ -11,7 +11,7 @@ from kubetrain_trainer.data.shard_cache import VARIABLE
 from support.cluster import Bucket
 from support.kfp_steps import PipelineRun, asked
 from support.packed_digits import packed_files
-from support.rights import grant_launch, grant_stock_account
+from support.rights import connect_for_runs, grant_launch
 
 pytestmark = pytest.mark.cluster
 CACHE = {"format": "tar_shards", "delivery": "cache", "cache_gb": 0.0012}
@@ -19,11 +19,8 @@ CACHE = {"format": "tar_shards", "delivery": "cache", "cache_gb": 0.0012}
 
 @pytest.fixture
 def api(namespace: str) -> KubernetesApi:
-    made = KubernetesApi.connect(namespace)
-    grant_stock_account(made)
+    made = connect_for_runs(namespace)
     grant_launch(made)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
-    made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
     return made
 
 

@@ -16,7 +16,7 @@ from kubetrain_pipelines.definitions.images import TRAINERS
 from kubetrain_pipelines.requests.request_file import read_source
 from support.cluster import CLUSTER, ENDPOINT, Bucket
 from support.kfp_steps import PipelineRun, asked
-from support.rights import grant_stock_account
+from support.rights import connect_for_runs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGE = "docker.io/kubetrain-examples/own-image:1"
@@ -26,11 +26,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def api(namespace: str) -> KubernetesApi:
-    made = KubernetesApi.connect(namespace)
-    grant_stock_account(made)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
-    made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
-    return made
+    return connect_for_runs(namespace)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +34,7 @@ def own_image(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image with the libraries and the code of two examples, by examples/own_image."""
     folder = tmp_path_factory.mktemp("image")
     libraries = []
-    for example in ("lightning", "transformers"):
+    for example in ("lightning", "huggingface"):
         shutil.copytree(EXAMPLES / example, folder / example)
         libraries.append((folder / example / "requirements.txt").read_text())
     (folder / "requirements.txt").write_text("".join(libraries))
@@ -83,7 +79,7 @@ def test_an_example_trains_with_the_stock_image(
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("example", ["lightning", "transformers"])
+@pytest.mark.parametrize("example", ["lightning", "huggingface"])
 def test_an_example_trains_with_an_image_of_its_own(
     api: KubernetesApi, digits: Bucket, example: str, own_image: str
 ) -> None:

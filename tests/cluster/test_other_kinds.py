@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from kubetrain_components.jobs.annotations import LABEL_PREFIX, VERDICT_ANNOTATION
-from kubetrain_components.jobs.job_kinds import TRAITS, JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.served import is_served
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.pod_patch import pod_patch
 from kubetrain_components.manifest import Manifest
@@ -59,7 +60,8 @@ def arguments(
 
 def jobs(api: KubernetesApi) -> list[Manifest]:
     ours = {"labelSelector": f"{LABEL_PREFIX}run-id=r1"}
-    found = [api.get(api.path(*TRAITS[kind].resource), **ours) or {} for kind in JobKind]
+    served = [kind.traits.resource for kind in JobKind if is_served(api, kind.traits.resource)]
+    found = [api.get(api.path(*resource), **ours) or {} for resource in served]
     return [job for each in found for job in each.get("items") or []]
 
 

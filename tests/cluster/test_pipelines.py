@@ -12,7 +12,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.definitions.images import TRAINERS
 from support.cluster import ENDPOINT, Bucket
 from support.kfp_steps import PipelineRun, StepFailed, asked
-from support.rights import grant_launch, grant_stock_account
+from support.rights import connect_for_runs, grant_launch
 
 pytestmark = pytest.mark.cluster
 CORE = pytest.mark.core
@@ -24,11 +24,7 @@ SHORT = {"epochs": 3}
 
 @pytest.fixture
 def api(namespace: str) -> KubernetesApi:
-    made = KubernetesApi.connect(namespace)
-    grant_stock_account(made)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
-    made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
-    return made
+    return connect_for_runs(namespace)
 
 
 def everything_created(api: KubernetesApi) -> list[str]:

@@ -19,6 +19,7 @@ from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines.definitions.compile import MAX_FILE_BYTES
 from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, REQUIRED, parameters_of
+from kubetrain_trainer.settings.base import kind_of
 from support.cli import kubetrain
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +112,7 @@ def test_the_first_step_gets_every_field_and_the_others_the_settings_that_it_che
     fields = {field: {"componentInputParameter": field} for field in root["inputDefinitions"]["parameters"]}
     assert inputs["sync-dataset"].items() >= fields.items()
     checked = {"taskOutputParameter": {"outputParameterKey": "run", "producerTask": "sync-dataset"}}
-    others = {"launch-training", "evaluate-model", "promote-model"} & inputs.keys()
+    others = {"launch-training", "collect-checkpoint", "evaluate-model", "promote-model"} & inputs.keys()
     assert {task for task, given in inputs.items() if given.get("run") == checked} == others
 
 
@@ -180,7 +181,7 @@ def test_a_field_has_the_type_the_default_and_the_choices_of_its_setting(name: s
     assert {"data_uri", "storage_class"} < settings.keys()
     for field, setting in settings.items():
         default = REQUIRED if setting.field.metadata["is_required"] else setting.default
-        choices = (True, False) if setting.field.type is bool else setting.field.metadata["choices"]
+        choices = (True, False) if kind_of(setting.field) is bool else setting.field.metadata["choices"]
         assert (compiled[field].default, offered[field]) == (default, choices), field
 
 
@@ -215,7 +216,7 @@ def test_a_step_waits_only_for_steps_whose_outputs_it_takes(name: str) -> None:
     assert {name: task.get("dependentTasks", []) for name, task in tasks.items()} == {
         "sync-dataset": [],
         "launch-training": ["sync-dataset"],
-        "collect-checkpoint": ["launch-training"],
+        "collect-checkpoint": ["launch-training", "sync-dataset"],
         "evaluate-model": ["collect-checkpoint", "launch-training", "sync-dataset"],
         "promote-model": ["evaluate-model", "launch-training", "sync-dataset"],
     }
@@ -227,3 +228,18 @@ def test_artifacts_have_the_names_that_the_graph_shows(name: str) -> None:
     shown = [artifact for each in components for artifact in each.get("outputDefinitions", {}).get("artifacts", {})]
     of_training = ["training", "model", "test_metrics", "test_report", "confusion_matrix", "publication"]
     assert sorted(shown) == sorted(["dataset", *(of_training if name != "sync_only.yaml" else [])])
+
+
+def test_steps_mount_no_output_claim_if_the_output_is_in_a_store() -> None:
+    file = CompiledFile.find("train-pytorch")
+    assert file.content.count(b"mountPath: /output") == 3
+    without = file.without_output_claim()
+    assert b"/output" not in without.content.replace(b"https://", b"")
+    assert (without.name, without.version) != (file.name, file.version)
+    spec, platform = yaml.safe_load_all(without.content)
+    assert spec == file.spec
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert (
+        executors.keys()
+        == list(yaml.safe_load_all(file.content))[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"].keys()
+    )

@@ -36,7 +36,10 @@ def assert_one_sentence(finished: Finished, exit_code: int, *messages: str) -> N
         (["--set", "model.gate=accuracy>=97"], "no accuracy is at least 97, because it is from 0 to 1"),
         (["--set", "model.name=torchvision:resnet51"], "did you mean 'torchvision:resnet5"),
         (["--set", "model.name=keras:resnet50"], "is for tensorflow, but this run trains with pytorch"),
-        (["--set", "data.uri=gs://bucket/x"], "data.uri 'gs://bucket/x' is neither s3://BUCKET/PREFIX nor"),
+        (
+            ["--set", "data.uri=ftp://bucket/x"],
+            "data.uri 'ftp://bucket/x' is neither s3://BUCKET/PREFIX, gs://BUCKET/PREFIX",
+        ),
         (["--set", "data.uri="], "data.uri is empty"),
         (
             ["--set", "train.preflight=avoid"],
@@ -318,7 +321,8 @@ class TestRender:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((), "data.uri is missing"),
+            ((), "model.uri is missing"),
+            (("--set", "model.uri=s3://b/models"), "data.uri is empty"),
             ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'storage.staging_size'?"),
             ((*URIS, "--set", "pods.restart_policy=Always"), "pods.restart_policy Always"),
             ((*URIS, "--set", "pods.nccl=[]"), "pods.nccl must be a JSON object, not []"),

@@ -16,7 +16,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 from support.cli import kubetrain
 from support.process_groups import start_python
 
-PROGRAM = ("-m", "kubetrain_trainer.own_code.check_imports")
+PROGRAM = ("-m", "kubetrain_trainer.own_code.check_imports", "--framework", "pytorch")
 TASKS = {
     "fine": "def build(config, data_dir): ...",
     "nested": "import not_installed",
@@ -64,7 +64,7 @@ def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, 
             {"script": "nested.py"},
             "error: train.entry: 'nested.py' imports modules that are not installed where it would run: not_installed",
         ),
-        ({"script": "broken.py"}, "error: cannot import 'broken.py': invalid syntax (broken.py, line 1)"),
+        ({"script": "broken.py"}, "error: train.entry: 'broken.py' is not Python: invalid syntax (broken.py, line 1)"),
         ({"script": "optional.py"}, "'optional.py' can start"),
         ({"script": "finds_more.py"}, "'finds_more.py' can start"),
         (
@@ -80,7 +80,7 @@ def test_a_script_is_not_run(tmp_path: Path, entry: dict[str, Any], message: str
     }
     for name, text in (TASKS | scripts | {"fine": "import fine_too, torch.nn, json\nraise SystemExit(1)"}).items():
         (tmp_path / f"{name}.py").write_text(text)
-    (tmp_path / "fine_too.py").touch()
+    (tmp_path / "fine_too.py").write_text("where = '$KUBETRAIN_OUTPUT/export'")
     program = start_python(*PROGRAM, "--entry", json.dumps(entry), cwd=tmp_path)
     output, _ = program.communicate(timeout=60)
     assert program.returncode == 0, output

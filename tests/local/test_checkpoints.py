@@ -15,13 +15,8 @@ import pytest
 
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.output.checkpoint_layout import (
-    MANIFEST,
-    describe_files,
-    intact_checkpoints,
-    read_manifest,
-    write_manifest,
-)
+from kubetrain_trainer.output.checkpoint_layout import intact_checkpoints
+from kubetrain_trainer.output.manifest import MANIFEST, describe_files, read_manifest, write_manifest
 from support.own_tasks import TASKS
 from support.process_groups import start_python, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI

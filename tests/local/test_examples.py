@@ -3,6 +3,8 @@
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from signal import SIGTERM
 
@@ -18,7 +20,7 @@ THOROUGH = pytest.mark.thorough
 MODELS = {
     "ddp_script": "model.pt",
     "lightning": "model.pt",
-    "transformers": "model.safetensors",
+    "huggingface": "model.safetensors",
     "keras": "model.keras",
 }
 PROCESSES = {"ddp_script": 4, "lightning": 4}
@@ -40,7 +42,7 @@ def command_of(example: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "example",
-    ["lightning", *(pytest.param(each, marks=THOROUGH) for each in ("ddp_script", "transformers", "keras"))],
+    ["lightning", *(pytest.param(each, marks=THOROUGH) for each in ("ddp_script", "huggingface", "keras"))],
 )
 def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str, workspace: Path) -> None:
     settings = ("model.gate=accuracy>=0.8", f"pods.workers={PROCESSES.get(example, 2)}")
@@ -53,6 +55,27 @@ def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str,
     assert (Path(record["model"]["path"]) / MODELS[example]).is_file()
     output = TrainingOutput(workspace / "output" / record["run_id"])
     assert "loss" in {name for row in read_metrics(output.metrics) for name in row}
+
+
+@THOROUGH
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("train.entry=train.py --model={model}",),
+        ("model.name=task:build", "model.args.model={model}", "train.optimizer=adamw", "train.learning_rate=0.003"),
+    ],
+    ids=["script", "task"],
+)
+def test_a_model_in_a_folder_is_fine_tuned_without_a_network(
+    settings: tuple[str, ...], workspace: Path, tmp_path: Path
+) -> None:
+    example, model = EXAMPLES / "huggingface", tmp_path / "model"
+    subprocess.run([sys.executable, example / "pretrained.py", model], check=True)
+    assert (model / "model.safetensors").is_file()
+    wanted = (*(each.format(model=model) for each in settings), "pods.env.HF_HUB_OFFLINE=1", "model.gate=accuracy>=0.8")
+    flags = [part for each in wanted for part in ("--set", each)]
+    finished = kubetrain("run", "--code", ".", "--workspace", workspace, *flags, cwd=example, HF_HUB_OFFLINE="1")
+    assert finished.exit_code == 0, finished.output
 
 
 @THOROUGH
@@ -72,7 +95,7 @@ def test_keras_leaves_out_the_training_images_that_would_not_reach_every_process
 
 @THOROUGH
 @pytest.mark.parametrize(
-    ("example", "framework"), [("lightning", "pytorch"), ("transformers", "pytorch"), ("keras", "tensorflow")]
+    ("example", "framework"), [("lightning", "pytorch"), ("huggingface", "pytorch"), ("keras", "tensorflow")]
 )
 def test_an_example_loses_no_step_when_a_pod_is_drained(
     example: str, framework: str, digits: Path, tmp_path: Path

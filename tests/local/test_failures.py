@@ -13,7 +13,8 @@ import pytest
 from kubetrain_components.jobs.local.loopback import free_ports
 from kubetrain_trainer.data.sampling import SamplePlan
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.output.checkpoint_layout import choose_checkpoint, complete_checkpoints, write_manifest
+from kubetrain_trainer.output.checkpoint_layout import choose_checkpoint, complete_checkpoints
+from kubetrain_trainer.output.manifest import write_manifest
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.reporting.metrics_log import read_metrics
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message

@@ -506,7 +506,8 @@ from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.processes.resources import threads_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.settings.model_names import KERAS
-from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
+from kubetrain_trainer.data.shard_cache import TRAINING, ShardCache, StoredShard
+from kubetrain_trainer.sidecar import StoreSilent
 from kubetrain_trainer.data.shard_groups import CachedShards
 from kubetrain_trainer.data.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.task import image_data
@@ -585,7 +586,7 @@ opened = []
 class Unavailable(ShardCache):
     def open(self, shard):
         opened.append(shard)
-        raise ShardUnavailable("the store does not answer")
+        raise StoreSilent("the store does not answer")
 
 shards = (StoredShard("a.tar", 1, "etag", "sha256"),)
 cached = CachedShards(cache=Unavailable(folder, TRAINING), shards=shards, starts=array("q", [0, 20]))

@@ -52,7 +52,7 @@ def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
         NotebookClient(
             notebook, kernel_name="python3", timeout=390, resources={"metadata": {"path": str(tmp_path / "examples")}}
         ).execute()
-    first, facts, changed, refused, _, _, own, submitted = texts_of(notebook)
+    first, facts, changed, refused, _, own, submitted = texts_of(notebook)
     assert "launch_training: step " in first
     kinds = [each.output_type for cell in notebook.cells for each in cell.get("outputs", ())]
     assert kinds.count("display_data") == 1, "progress is plain text, and only the last cell displays something"
@@ -61,7 +61,7 @@ def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
     assert "'accuracy': 0." in facts
     assert "with a lower learning rate" in changed
     assert refused == "there is no setting 'train.learning_rat': did you mean 'train.learning_rate'?\n"
-    assert "1 file of" in own
+    assert "1 file of a function" in own
     assert "promote_model" in own
     assert "uploaded train-pytorch-" in submitted
     assert ">succeeded</span>" in submitted

@@ -175,7 +175,7 @@ def test_a_restart_after_the_end_only_reports_the_result(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "code", "error"),
     [
-        ("", 1, "there is no model in .*/export: write it to the folder export"),
+        ("", 1, "there is no model in .*/export: the script wrote no file; write the model into"),
         ("from kubetrain_trainer import session\nsession.finish(lambda folder: None)", 1, "there is no model in "),
         (f"{BARE}\n(output / 'metrics.json').write_text('[1]')", 1, "metrics.json must be a JSON object of numbers"),
         (f"{BARE}\n(output / 'export/manifest.json').write_text('{{}}')", 1, "manifest.json has a name that kubetrain"),

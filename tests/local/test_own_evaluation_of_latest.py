@@ -8,7 +8,7 @@ import pytest
 from kubetrain_components.fetch_model.fetch import fetch_latest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_trainer.output.training_output import TrainingOutput
-from kubetrain_trainer.own_code.own_output import accept_model
+from kubetrain_trainer.own_code.own_output import accept_model, forget_model
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.settings.config import TrainConfig
@@ -37,9 +37,9 @@ def trained(folder: Path, weights: str, **model_args: int) -> Arguments:
     output = TrainingOutput(folder)
     config = TrainConfig(entry=ENTRY, model_args=model_args)
     output.begin("pytorch", config, "")
-    output.export.mkdir()
+    forget_model(output, ProcessRole())
     (output.export / "weights").write_text(weights)
-    accept_model(output, ProcessRole(), StopSignal())
+    accept_model(output, ProcessRole(), StopSignal(), folder)
     return Arguments(config=config, data_dir=folder, output=output, dataset_digest="")
 
 

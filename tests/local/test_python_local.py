@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,22 @@ def test_a_run_returns_its_metrics_its_model_and_its_report(tmp_path: Path, data
     assert "<b>accuracy" not in shown
     run.report.unlink()
     assert "does not exist anymore" in run._repr_html_()
+
+
+def train(share: float) -> dict[str, float]:
+    output = Path(os.environ["KUBETRAIN_OUTPUT"])
+    (output / "export" / "weights").write_text(json.dumps(share))
+    return {"accuracy": 1 / share}
+
+
+@pytest.mark.slow
+def test_a_function_trains_in_place_of_a_script(tmp_path: Path, data: Path, code: Path) -> None:
+    settings: dict[str, Any] = {"data": {"uri": data}, "pods": {"workers": 1}, "workspace": tmp_path / "work"}
+    run = kubetrain.run(**settings, code=code, train={"entry": partial(train, 4.0)})
+    assert run.metrics == {"accuracy": 0.25}
+    assert (Path(run.model_uri.removeprefix("file://")) / "weights").read_text() == "4.0"
+    with pytest.raises(kubetrain.RunFailed, match=r"ZeroDivisionError: .* \(kubetrain_function\.py, line \d+\)"):
+        kubetrain.run(**settings, train={"entry": partial(train, 0.0)})
 
 
 def test_the_model_that_a_run_names_can_be_read(tmp_path: Path) -> None:

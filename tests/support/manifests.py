@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica
+from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.launchers import Launcher
@@ -93,6 +93,15 @@ def command(framework: str, launcher: Launcher = Launcher.TRAINING_OPERATOR, **c
 
 def trainjob(placement: Placement = PLAIN, **changes: Any) -> Job:
     return indexed(placement, **{"kind": JobKind.TRAIN_JOB} | changes)
+
+
+def ray(placement: Placement = PLAIN, **changes: Any) -> Job:
+    submitter = Replica(
+        role="Submitter", count=1, command=("python", "-m", "submit"), restart_policy=RestartPolicy.NEVER
+    )
+    nodes = (Replica(role=role, count=count, command=()) for role, count in {"Head": 1, "Worker": 2}.items())
+    job = pytorch(placement, kind=JobKind.RAY_JOB, framework="pytorch", replicas=(submitter, *nodes))
+    return replace(job, **changes)
 
 
 NEAR = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "cache"}}}

@@ -6,6 +6,7 @@ import yaml
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.manifest import Manifest
+from support.cluster import Bucket
 
 # The rules of Kubeflow Pipelines 2.17 that concern a launch.
 PIPELINE_RUNNER = [
@@ -24,6 +25,15 @@ def grant_stock_account(api: KubernetesApi) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pipeline-runner"}}
     api.create(api.path("v1", "serviceaccounts"), account)
     _grant(api, "pipeline-runner", PIPELINE_RUNNER)
+
+
+def connect_for_runs(namespace: str) -> KubernetesApi:
+    """Return a client of a namespace that is prepared for the steps of a run, with the keys of the stores."""
+    api = KubernetesApi.connect(namespace)
+    grant_stock_account(api)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
+    api.create(api.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
+    return api
 
 
 def grant_launch(api: KubernetesApi) -> None:

@@ -50,7 +50,7 @@ def serving_directory(kind: str, root: Path) -> Iterator[str]:
     with log.open("wb") as output:
         server = subprocess.Popen(_command(kind, address, root), stdout=output, stderr=output)
     try:
-        _wait_until_open(port, server, log)
+        wait_until_open(port, server, log)
         yield f"http://{address}"
     finally:
         server.kill()
@@ -64,7 +64,7 @@ def _command(kind: str, address: str, root: Path) -> Sequence[str]:
     return (str(built_versitygw()), "--port", address, "--access", KEYS[0], "--secret", KEYS[1], "posix", str(root))
 
 
-def _wait_until_open(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_open(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

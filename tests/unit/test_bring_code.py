@@ -20,6 +20,7 @@ from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.published_model import read_commit
 from kubetrain_components.run.request import merged
 from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_pipelines.requests.asked_run import AskedRun
 from kubetrain_pipelines.requests.bring_code import pack, unpacked_apart
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.processes.code_folder import VARIABLE
@@ -54,7 +55,7 @@ def test_what_is_packed_is_counted(tmp_path: Path, names: list[str], counted: st
     for name in names:
         (tmp_path / name).write_text(name)
     said: list[str] = []
-    pack(tmp_path, say=said.append)
+    pack(AskedRun(code=tmp_path), say=said.append)
     assert counted in said[0]
 
 

@@ -10,21 +10,17 @@ import pytest
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.output.checkpoint_layout import (
-    MANIFEST,
     SCHEMA,
-    CorruptFiles,
     TrainingProgress,
     choose_checkpoint,
     complete_checkpoints,
     intact_checkpoints,
     read_checkpoint,
-    read_manifest,
     remove_checkpoint,
     remove_partial,
-    verify_files,
     write_checkpoint,
-    write_manifest,
 )
+from kubetrain_trainer.output.manifest import MANIFEST, CorruptFiles, read_manifest, verify_files, write_manifest
 from kubetrain_trainer.settings.config import TrainConfig
 
 

@@ -104,8 +104,8 @@ class TestEnsure:
 
     def test_the_access_mode_follows_the_settings(self) -> None:
         assert Storage(exposure="shared").staging.access_mode == "ReadWriteMany"
-        assert Storage().output.access_mode == "ReadWriteMany"
-        assert Storage(output_access_mode="ReadWriteOnce").output.access_mode == "ReadWriteOnce"
+        assert Storage().wanted_output.access_mode == "ReadWriteMany"
+        assert Storage(output_access_mode="ReadWriteOnce").wanted_output.access_mode == "ReadWriteOnce"
 
     def test_an_existing_pvc_is_used_unchanged(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims)

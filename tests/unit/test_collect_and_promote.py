@@ -16,7 +16,8 @@ from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_components.secret_values import shareable
 from kubetrain_trainer.durable_files import write_json
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.output.checkpoint_layout import CorruptFiles, TrainingProgress, choose_checkpoint
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, choose_checkpoint
+from kubetrain_trainer.output.manifest import CorruptFiles
 from kubetrain_trainer.output.model_folder import LATEST, describes_model, open_model
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.settings.config import TrainConfig

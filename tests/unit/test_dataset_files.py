@@ -7,9 +7,8 @@ import pytest
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_trainer.data.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.output.training_output import TrainingOutput
-from kubetrain_trainer.processes.entry_point import check_no_file_is_lost
 from kubetrain_trainer.settings.config import TrainConfig
 
 REPORT = {"digest": "d" * 16, "objects": 20, "claim": "c", "sub_path": "versions/d/data"}
@@ -28,9 +27,10 @@ def test_fewer_files_than_published_are_refused(tmp_path: Path) -> None:
 def commands(place: DatasetPlace) -> list[str]:
     version = {"dataset_digest": place.digest, "dataset_files": place.files}
     common = {"framework": "pytorch", "pipeline": "p", "run_id": "r", "data_dir": Path("/data"), **version}
-    training = TrainingJob(config=TrainConfig(), output_dir=Path("/output"), **common).to_job()  # type: ignore[arg-type]
+    common["output_dir"] = Path("/output")
+    training = TrainingJob(config=TrainConfig(), **common).to_job()  # type: ignore[arg-type]
     request = EvaluationRequest(manifest_sha256="a", **common)  # type: ignore[arg-type]
-    evaluation = evaluation_job(request, TrainingOutput(Path("/output")))
+    evaluation = evaluation_job(request)
     return [" ".join(job.replicas[0].command) for job in (training, evaluation)]
 
 

@@ -30,6 +30,7 @@ OBJECT_VERBS = {"create", "get", "list", "watch", "patch", "delete"}
 GRANTABLE = {
     **{("kubeflow.org", kind.traits.plural): OBJECT_VERBS for kind in TRAINING_KINDS},
     ("trainer.kubeflow.org", "trainjobs"): OBJECT_VERBS,
+    ("ray.io", "rayjobs"): OBJECT_VERBS,
     ("trainer.kubeflow.org", "trainingruntimes"): {"create", "list", "patch", "delete"},
     ("batch", "jobs"): OBJECT_VERBS,
     ("", "services"): {"create", "list", "patch", "delete"},

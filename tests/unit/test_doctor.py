@@ -25,6 +25,7 @@ from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_components.run.names import find_setting
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
@@ -208,7 +209,8 @@ def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
         *("pytorchjobs", "tfjobs", "jobs", "pods", "pods/log", "persistentvolumeclaims", "workflows"),
         *(kind.traits.plural for kind in COMMAND_KINDS),
     }
-    granted = [rule for rule in role_of("launch.yaml")["rules"] if not {"services", "trainjobs"} & {*rule["resources"]}]
+    other = {"services", "trainjobs", "rayjobs"}
+    granted = [rule for rule in role_of("launch.yaml")["rules"] if not {*rule["resources"]} & other]
     runtimes = {"create", "patch", "delete"}
     assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in granted) - len(runtimes)
     check(
@@ -259,7 +261,7 @@ def test_without_access_to_reviews_the_permissions_of_the_account_are_unknown() 
     )
 
 
-AUTO, OPERATOR, TRAINER, JOB = Launcher
+AUTO, OPERATOR, TRAINER, JOB, RAY = Launcher
 
 
 @pytest.mark.parametrize(
@@ -278,6 +280,8 @@ AUTO, OPERATOR, TRAINER, JOB = Launcher
             "1.9.4.*\nor .*: trainer",
         ),
         (TRAINER, [OPERATOR, JOB], MISSING, "no TrainJob", "manifests/overlays/manager.*\nor --set pods.launcher=auto"),
+        (RAY, [OPERATOR, JOB, RAY], OK, r"^ray .*\(as set\); it needs Ray in pods.image", ""),
+        (RAY, [OPERATOR, JOB], MISSING, "no RayJob", "ray-operator.*\nor --set pods.launcher=auto"),
     ],
 )
 def test_the_launcher_of_a_run(
@@ -499,6 +503,7 @@ def test_the_names_that_kueue_gives_to_the_kinds_of_jobs() -> None:
         *("kubeflow.org/mpijob", "kubeflow.org/xgboostjob", "kubeflow.org/paddlejob", "kubeflow.org/jaxjob"),
         "trainer.kubeflow.org/trainjob",
         "batch/job",
+        "ray.io/rayjob",
     ]
 
 
@@ -724,11 +729,22 @@ def test_without_pvcs_to_create_no_storage_class_is_needed() -> None:
 )
 def test_an_existing_pvc(modes: list[str], phase: str, status: Status, evidence: str) -> None:
     found = {"metadata": {"name": "kubetrain-output"}, "spec": {"accessModes": modes}, "status": {"phase": phase}}
-    check(data.judge_claim(Storage().output, found, "team"), status, evidence)
+    check(data.judge_claim(Storage().wanted_output, found, "team"), status, evidence)
 
 
 def test_a_missing_pvc_is_created() -> None:
-    check(data.judge_claim(Storage().output, None, "team"), OK, "will be created: 100Gi, ReadWriteMany")
+    check(data.judge_claim(Storage().wanted_output, None, "team"), OK, "will be created: 100Gi, ReadWriteMany")
+
+
+def test_disks_of_one_node_lead_to_the_bucket() -> None:
+    disks, files = (
+        [{"metadata": {"name": "a", "annotations": {data.DEFAULT_CLASS: "true"}}, "provisioner": driver}]
+        for driver in ("ebs.csi.aws.com", "nfs.csi.k8s.io")
+    )
+    finding = data.judge_claim(Storage().wanted_output, None, "team", disks)
+    check(finding, MISSING, "ebs.csi.aws.com gives disks", "storage.output=s3://BUCKET/PREFIX")
+    check(data.judge_claim(Storage().staging, None, "team", disks), OK, "will be created")
+    check(data.judge_claim(Storage().wanted_output, None, "team", files), OK, "will be created")
 
 
 @pytest.mark.parametrize(
@@ -869,7 +885,16 @@ def test_the_reports_of_pods() -> None:
     ],
 )
 def test_a_task_of_your_own_is_imported(task: probes.Outcome, status: Status) -> None:
-    job = probes.task_job("0a", TrainConfig(model="own:build"), Placement(image="trainer:1", gpus=8))
+    job = probes.task_job(
+        "0a",
+        RunParameters(
+            dataset_uri="s3://bucket/data",
+            model_uri="s3://bucket/models",
+            framework="pytorch",
+            train_config=TrainConfig(model="own:build"),
+            placement=Placement(image="trainer:1", gpus=8),
+        ),
+    )
     tried = replace(three_probes(), task=job)
     found = {each.check: each for each in judge_outcomes(tried, probes.Outcomes({}, {}, {}, task), [])}
     assert found["own code"].status is status

@@ -99,6 +99,20 @@ def test_what_doctor_leaves_when_it_is_killed_is_deleted_after_an_hour(server: A
         assert (owner["kind"], owner["name"]) == ("Job", jobs["keeper"]["metadata"]["name"])
 
 
+def test_data_on_a_pvc_is_looked_at_where_it_is(server: ApiServer) -> None:
+    found = examine("data.uri=pvc://photos/flowers", tests_dataset=False)
+    assert (found["data PVC"].status, found["data PVC"].evidence) == (
+        Status.MISSING,
+        "in tests, PVC photos does not exist",
+    )
+    assert not found.keys() & {"staging PVC", "exposure", "S3 dataset"}
+    assert len(posted(server, CLAIMS)) == 1, "only the output has a PVC of its own"
+    server.fail(f"POST {PODS}", create_named_pod, times=99)
+    for mode, status in (("ReadWriteOnce", Status.WARNING), ("ReadOnlyMany", Status.OK)):
+        server.put(f"{CLAIMS}/photos", spec={"accessModes": [mode]}, status={"phase": "Bound"})
+        assert examine("data.uri=pvc://photos/flowers", with_pods=False)["data PVC"].status is status
+
+
 def test_the_pvcs_of_probes_are_like_those_that_exist(server: ApiServer) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {}}
     server.put(f"{CLAIMS}/kubetrain-output", spec=spec, status={"phase": "Bound"})

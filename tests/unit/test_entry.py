@@ -1,5 +1,6 @@
 """The setting `entry`: a script or command of your own in place of the trainer's loop."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.check_imports import import_jobs
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.transfer_container import in_image
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.entry import Entry, parse_entry
+from support.manifests import templates_in
 
 SCRIPT = {"script": "train.py", "args": ["--epochs", 3, "--rate=0.1"]}
 COMMAND = {"command": ["torchrun", "train.py"]}
@@ -109,7 +112,33 @@ def test_only_an_evaluation_of_your_own_evaluates_the_model(evaluation: dict[str
 
 def test_the_entry_is_tried_before_data_is_moved() -> None:
     (job,) = import_jobs(parameters(SCRIPT))
-    assert job.replicas[0].command[2:4] == ("kubetrain_trainer.own_code.check_imports", "--entry")
+    program = ("kubetrain_trainer.own_code.check_imports", "--framework", "pytorch", "--entry")
+    assert job.replicas[0].command[2:6] == program
+
+
+@pytest.mark.parametrize("kind", ["check-imports", "pytorchjob", "evaluate-model"])
+def test_into_an_image_of_ones_own_a_container_brings_what_runs_the_entry(kind: str) -> None:
+    own = replace(parameters({**SCRIPT, "evaluation": {"script": "test.py"}}), s3_secret="keys")
+    planned = planned_manifests(in_image(own, "ours"))
+    (manifest,) = (each for each in planned if kind in f"{each['kind']} {each['metadata']['name']}".lower())
+    for pod in (template["spec"] for template in templates_in(manifest)):
+        (main,), (bringing,) = pod["containers"], pod["initContainers"]
+        assert main["command"][:2] == ["python", "/kubetrain/kubetrain_trainer"]
+        assert main["command"][2].startswith("kubetrain_trainer.")
+        assert {"HOME", "USER"} <= {variable["name"] for variable in main["env"]}
+        assert bringing["image"] == "components:1"
+        assert "envFrom" not in bringing, "it needs no keys"
+        assert [mount["name"] for mount in bringing["volumeMounts"]] == ["kubetrain-trainer"]
+
+
+@pytest.mark.parametrize(
+    ("image", "config"),
+    [("", TrainConfig(entry=SCRIPT)), ("own:1", TrainConfig(model="own:build"))],
+    ids=["our image", "a task"],
+)
+def test_where_the_trainer_is_in_the_image_nothing_brings_it(image: str, config: TrainConfig) -> None:
+    run = replace(parameters(SCRIPT), placement=Placement(image=image), train_config=config)
+    assert in_image(run, "ours").placement == Placement(image=image or "ours")
 
 
 def test_the_last_checkpoint_of_a_script_is_its_model() -> None:

@@ -11,7 +11,13 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 from support.jobs import MemoryBackend
 
 REQUEST = EvaluationRequest(
-    framework="pytorch", pipeline="p", run_id="r", data_dir=Path("/data"), dataset_digest="d" * 16, manifest_sha256="a"
+    framework="pytorch",
+    pipeline="p",
+    run_id="r",
+    data_dir=Path("/data"),
+    output_dir=Path("/output/r"),
+    dataset_digest="d" * 16,
+    manifest_sha256="a",
 )
 
 
@@ -21,10 +27,10 @@ def output(tmp_path: Path) -> TrainingOutput:
 
 
 @pytest.fixture
-def backend(output: TrainingOutput) -> MemoryBackend:
+def backend() -> MemoryBackend:
     """A backend whose evaluation job has already succeeded."""
     backend = MemoryBackend()
-    handle = backend.create(evaluation_job(REQUEST, output))
+    handle = backend.create(evaluation_job(REQUEST))
     backend.finish(handle.name, Phase.SUCCEEDED, exit_code=0)
     return backend
 

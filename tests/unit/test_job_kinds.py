@@ -24,12 +24,15 @@ from kubetrain_components.jobs.kubernetes.manifests.job_manifest import (
 from kubetrain_components.jobs.kubernetes.manifests.pod_counts import replica_specs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.frameworks import PACKAGES
-from support.manifests import batch, command, pytorch, tensorflow, trainjob
+from support.manifests import batch, command, pytorch, ray, tensorflow, trainjob
 
 ROOT = Path(__file__).parents[2]
-JOBS = {job.kind: job for job in (pytorch(), tensorflow(), trainjob(), batch(), *map(command, COMMAND_FRAMEWORKS))}
+JOBS = {
+    job.kind: job for job in (pytorch(), tensorflow(), trainjob(), batch(), ray(), *map(command, COMMAND_FRAMEWORKS))
+}
 # Their pods have one role, which Kubernetes knows nothing of, and train with any framework.
 MAY_BE_EMPTY = {kind: {"framework", "replica_specs", "roles"} for kind in (JobKind.TRAIN_JOB, JobKind.BATCH_JOB)}
+MAY_BE_EMPTY[JobKind.RAY_JOB] = {"framework"}
 ALL = {"create", "get", "list", "watch", "patch", "delete"}
 
 

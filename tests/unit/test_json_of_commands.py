@@ -15,7 +15,7 @@ from kubetrain_pipelines.kubeflow.schedule import Timing, create_schedule
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_trainer.durable_files import write_json
 from kubetrain_trainer.errors import RunFailed
-from kubetrain_trainer.output.checkpoint_layout import MANIFEST
+from kubetrain_trainer.output.manifest import MANIFEST
 from support.kfp_runs import Step, kfp_without_cluster, show_status, workflow, write_pipeline
 from support.kfp_server import KfpServer
 

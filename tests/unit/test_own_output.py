@@ -27,7 +27,7 @@ def ended_rank_0(folder: Path, meanwhile: Callable[[TrainingOutput], None]) -> T
     later = threading.Timer(0.3, meanwhile, [output])
     later.start()
     try:
-        accept_model(output, FIRST, StopSignal())
+        accept_model(output, FIRST, StopSignal(), folder)
     finally:
         later.join()
     return output
@@ -37,7 +37,7 @@ def test_rank_1_may_end_between_two_looks_at_its_marks(tmp_path: Path) -> None:
     def end_slowly(output: TrainingOutput) -> None:
         (output.path / ".started-1").unlink()
         threading.Event().wait(0.3)
-        accept_model(output, SECOND, StopSignal())
+        accept_model(output, SECOND, StopSignal(), output.path)
 
     output = ended_rank_0(tmp_path / "run", end_slowly)
     assert json.loads((output.path / "result.json").read_text())["status"] == "completed"

@@ -13,6 +13,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.settings.config import TrainConfig
 
 PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="versions/d/data")
+NO_MODEL = TrainConfig(entry={"script": "train.py"}, publishes=False)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,10 @@ PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="ver
         ({"min_workers": 1, "max_workers": 1}, "pods.max_workers is 1, less than pods.workers, 2"),
         ({"max_workers": 4}, "pods.max_workers is 4, but only an elastic job grows"),
         ({"max_workers": "4"}, "pods.max_workers must be a whole number, not '4'"),
-        ({"launcher": "kueue"}, "pods.launcher cannot be 'kueue': valid names: auto, job, trainer, training-operator"),
+        (
+            {"launcher": "kueue"},
+            "pods.launcher cannot be 'kueue': valid names: auto, job, ray, trainer, training-operator",
+        ),
         ({"framework": "tensorflow", "processes_per_worker": 2}, "uses every GPU of its pod"),
         ({"model_uri": ""}, "model.uri is empty"),
         ({"model_uri": "s3://b/p"}, "model.uri 's3://b/p' is inside data.uri 's3://b/p'"),
@@ -35,6 +39,8 @@ PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="ver
         ({"dataset_uri": "data", "model_uri": "data/../data/workspace/models"}, "is inside data.uri 'data'"),
         ({"dataset_uri": "ftp://x"}, "data.uri 'ftp://x'"),
         ({"run_id": "../../escape"}, r"run ID '../../escape'"),
+        ({"train_config": NO_MODEL, "gate": "accuracy>0.9"}, "model.gate and train.skip_unchanged need a model"),
+        ({"train_config": NO_MODEL, "skip_unchanged": True}, "model.gate and train.skip_unchanged need a model"),
     ],
 )
 def test_every_parameter_is_checked_before_anything_is_created(changes: dict[str, object], says: str) -> None:
@@ -90,12 +96,12 @@ class TestSite:
     def test_on_one_machine_folders_replace_the_pvcs(self, tmp_path: Path) -> None:
         site = this_site({WORKSPACE_VARIABLE: str(tmp_path)})
         assert site.data_dir(PLACE) == tmp_path / "staging" / "versions" / PLACE.digest / "data"
-        assert site.output("run").path == tmp_path / "output" / "run"
+        assert site.output_dir("run") == tmp_path / "output" / "run"
         assert site.mounts(PLACE, "out") == ()
 
     def test_on_a_cluster_pods_mount_pvcs(self) -> None:
         site = this_site({})
-        assert (site.data_dir(PLACE), site.output("run").path) == (Path("/data"), Path("/output/run"))
+        assert (site.data_dir(PLACE), site.output_dir("run")) == (Path("/data"), Path("/output/run"))
         data, output = site.mounts(PLACE, "out")
         assert (data.claim, data.sub_path, data.path, data.read_only) == ("ds-digits", "versions/d/data", "/data", True)
         assert (output.claim, output.sub_path, output.path, output.read_only) == ("out", "", "/output", False)

@@ -1,17 +1,15 @@
 """The pods of a run whose shards stay in S3: a sidecar with the rights to S3 fills a cache for the training."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kubetrain_components.jobs.pod_patch import pod_patch
-from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.request import merged, parameters_of
-from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.data.shard_cache import VARIABLE
 from kubetrain_trainer.errors import InvalidSetting
 from support.cli import kubetrain
+from support.planned import admitted_manifests, specs
 
 CACHE = {"format": "tar_shards", "delivery": "cache", "cache_gb": 50}
 SECRET = [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
@@ -22,28 +20,11 @@ def pods(framework: str, launcher: str, **groups: dict[str, Any]) -> dict[str, d
     """Return the specs of the pods of the planned jobs, by their place in the manifests."""
     data = {"uri": "s3://bucket/flowers", "access": "requester-pays", "endpoint": "http://s3:9000", **CACHE}
     request = {"data": data, "model": {"uri": "s3://bucket/models"}, "pods": {"launcher": launcher}}
-    admitted = admit_run(
-        merged(request, groups),
-        pipeline=f"train-{framework}",
-        run_id="5f2c",
-        framework=framework,
-        components_image="components:1",
-        trainer_image="trainer:1",
-    )
     return {
         f"{each['kind']} {each['metadata']['name']}{path}": spec
-        for each in planned_manifests(admitted)
+        for each in admitted_manifests(merged(request, groups), framework)
         for path, spec in specs(each)
     }
-
-
-def specs(manifest: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(manifest, dict) and "containers" in manifest:
-        yield path, manifest
-    elif isinstance(manifest, dict | list):
-        parts = manifest.items() if isinstance(manifest, dict) else enumerate(manifest)
-        for name, part in parts:
-            yield from specs(part, f"{path}.{name}")
 
 
 @pytest.mark.parametrize("launcher", ["training-operator", "trainer", "job"])

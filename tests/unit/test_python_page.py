@@ -1,4 +1,4 @@
-"""The Python on docs/python.md has types and, apart from the run on this machine, is executed."""
+"""The Python on docs/python.md has types and, apart from the runs on this machine, is executed."""
 
 import re
 import shutil
@@ -29,8 +29,9 @@ def test_the_python_of_the_page_works(
     shutil.copytree(ROOT / "compiled", "compiled")
     Path("flowers.yaml").write_text("{data: {uri: s3://my-bucket/flowers}, model: {uri: s3://my-bucket/models}}")
     evaluated, promoted = Step(task="evaluate-model"), Step(task="promote-model", started=10, ended=12)
-    (submits, schedules, runs_here, handles_errors) = BLOCKS
+    (submits, schedules, runs_here, runs_function, handles_errors) = BLOCKS
     assert "kubetrain.run(" in runs_here
+    assert "kubetrain.run(" in runs_function
     with kfp_without_cluster() as server:
         monkeypatch.setenv("KUBETRAIN_KFP_ENDPOINT", server.endpoint)
         server.next_story = [workflow([evaluated, promoted], "SUCCEEDED")]

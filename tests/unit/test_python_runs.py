@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kubetrain
+from kubetrain_components.bring_code.fetch import fetch_code
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
@@ -85,6 +86,9 @@ def test_a_run_is_submitted_with_the_values_of_python(server: KfpServer) -> None
         ({"rates": {1, 2}}, "rates must be a value of JSON"),
         ({"model": {}}, "model.uri is missing"),
         ({"source": {"train": {}}}, "pass a file or a pipeline's name, not {'train': {}}"),
+        ({"entry": print}, "there is no setting 'entry': did you mean 'train.entry'?"),
+        ({"train": {"entry": print}}, "train.entry is <built-in function print>: pass a function"),
+        ({"train": {"augment": print}}, "train.augment must be a value of JSON"),
         ({"code": {}}, "the path of a file or folder must be text, not {}"),
     ],
 )
@@ -100,12 +104,31 @@ def test_a_folder_of_code_goes_along(
     server: KfpServer, s3: EmbeddedS3, s3_credentials: None, bucket: str, tmp_path: Path
 ) -> None:
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text("print(1)")
+    (tmp_path / "code" / "train.py").write_text("print('$KUBETRAIN_OUTPUT')")
     models, data = f"s3://{bucket}/models", {"uri": "s3://b/data", "endpoint": s3.url}
     kubetrain.submit(TRAIN, code=tmp_path / "code", data=data, model={"uri": models}, train={"entry": "train.py"})
     (sent,) = server.kinds["runs"].values()
     digest = sent["runtime_config"]["parameters"]["train_more"]["code"]
     assert f".code/{digest}.tar.gz" in [each.key for each in open_store(models, s3.url).list()]
+
+
+def train() -> None:
+    print("trained")
+
+
+def test_a_function_goes_along_as_a_script(
+    server: KfpServer, s3: EmbeddedS3, s3_credentials: None, bucket: str, tmp_path: Path
+) -> None:
+    (tmp_path / "helper.py").write_text("HELP = 1")
+    models, data = f"s3://{bucket}/models", {"uri": "s3://b/data", "endpoint": s3.url}
+    for code in (None, tmp_path, tmp_path):
+        kubetrain.submit(TRAIN, code=code, data=data, model={"uri": models}, train={"entry": train})
+    sent = [each["runtime_config"]["parameters"] for each in server.kinds["runs"].values()]
+    assert {each["train_entry"] for each in sent} == {'{"script": "kubetrain_function.py"}'}
+    alone, beside, again = (each["train_more"]["code"] for each in sent)
+    assert beside == again != alone
+    fetch_code(open_store(models, s3.url), beside, tmp_path / "fetched")
+    assert sorted(each.name for each in (tmp_path / "fetched").iterdir()) == ["helper.py", "kubetrain_function.py"]
 
 
 def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Path, pipeline: str) -> None:

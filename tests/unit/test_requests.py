@@ -21,6 +21,7 @@ from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_pipelines.requests.secret_warnings import secret_warnings
 from kubetrain_pipelines.requests.yaml_text import to_yaml
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings.base import kind_of
 from kubetrain_trainer.settings.config import TrainConfig
 
 COMPILED = Path(__file__).parents[2] / "compiled"
@@ -159,6 +160,11 @@ def test_a_part_that_is_text_is_taken_as_it_is(name: str, text: str) -> None:
     assert read(f"{name}.A={text}").request == {group: {key: {"A": text}}}
 
 
+@pytest.mark.parametrize("text", ["*.pt", '["*.pt"]', "- '*.pt'\n"])
+def test_one_text_stands_for_a_list_of_it(text: str) -> None:
+    assert read(f"train.outputs={text}").request == {"train": {"outputs": ["*.pt"]}}
+
+
 def test_objects_may_be_yaml() -> None:
     asked = read("train.entry={script: train.py}", "pods.env.A={secretKeyRef: {name: a, key: b}}")
     assert asked.request["train"] == {"entry": {"script": "train.py"}}
@@ -245,8 +251,8 @@ def other_value(setting: RunSetting) -> Any:
         return pod_patch({"priorityClassName": "high"})
     if setting.field.metadata["choices"]:
         return next(choice for choice in setting.field.metadata["choices"] if choice != setting.default)
-    examples = {str: "other", bool: not setting.default, int: 7, float: 0.25, list[Any]: [{"a": 1}]}
-    return examples.get(setting.field.type, {"a": 1})
+    examples = {str: "other", bool: not setting.default, int: 7, float: 0.25, list: [{"a": 1}]}
+    return examples.get(kind_of(setting.field), {"a": 1})
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES[:2])
@@ -285,8 +291,8 @@ def test_parameters_stand_for_the_settings_that_differ_from_their_defaults() -> 
 
 OWN = (
     Parameter("depth", int, REQUIRED, "How deep."),
-    Parameter("options", dict[str, Any], {"a": 1}, "More."),
-    Parameter("pods_more", dict[str, Any], {"network": "infiniband"}, "Pods of the team."),
+    Parameter("options", dict, {"a": 1}, "More."),
+    Parameter("pods_more", dict, {"network": "infiniband"}, "Pods of the team."),
     Parameter("pods_workers", int, 8, "Workers."),
 )
 
@@ -319,7 +325,7 @@ def test_only_a_first_step_of_kubetrain_knows_what_settings_mean() -> None:
 
 
 def test_a_setting_that_is_missing_is_named_with_its_meaning() -> None:
-    with pytest.raises(InvalidSetting, match=r"model\.uri is missing \(.*s3://BUCKET/PREFIX\): set model.uri=VALUE"):
+    with pytest.raises(InvalidSetting, match=r"model\.uri is missing \(.*s3://BUCKET/PREFIX.*\): set model.uri=VALUE"):
         planned_run(read(data=URIS["data"]), "r")
     with pytest.raises(InvalidSetting, match="sync-only trains nothing: name a pipeline that does"):
         planned_run(read(source="sync-only", data=URIS["data"]), "r")

@@ -3,8 +3,7 @@
 import pytest
 
 from kubetrain_components.object_store import retries
-from kubetrain_components.object_store.retries import GIVE_UP_SECONDS, Retries
-from kubetrain_components.object_store.s3.refusals import seconds_to_wait
+from kubetrain_components.object_store.retries import GIVE_UP_SECONDS, Retries, seconds_to_wait
 from kubetrain_components.object_store.store import StoreUnavailable
 
 

@@ -164,6 +164,8 @@ def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
         "python",
         "-m",
         "kubetrain_trainer.own_code.check_imports",
+        "--framework",
+        "pytorch",
         "--model",
         "team.task:build",
     ]
@@ -257,7 +259,7 @@ def test_the_first_step_plans_with_the_launcher_that_the_cluster_has(
         ({"train": {"epoch": 1}}, "no setting 'train.epoch'"),
         ({"model": {"gate": "acuracy>=0.9"}}, "no metric 'acuracy': did you mean 'accuracy'"),
         ({"model": {"gate": "accuracy>0,9"}}, "model.gate: '9' is not a condition"),
-        ({"model": {"uri": "gs://bucket"}}, "model.uri 'gs://bucket'"),
+        ({"model": {"uri": "ftp://bucket"}}, "model.uri 'ftp://bucket'"),
         ({"pods": {"launcher": "job", "scheduler": "volcano"}}, "launcher.training-operator"),
         ({"pods": {"launcher": "v1"}}, "pods.launcher cannot be 'v1'"),
     ],

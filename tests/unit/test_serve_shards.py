@@ -26,13 +26,12 @@ from kubetrain_components.sites.local import LocalSite
 from kubetrain_trainer.data.shard_cache import (
     EVALUATION,
     PARTS,
-    SOCKET,
     TRAINING,
     ShardCache,
-    ShardUnavailable,
     StoredShard,
 )
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.sidecar import SOCKET, StoreSilent
 from support.disk import file_sizes
 from support.faulty_s3 import FaultyS3, cut_short, damaged, flipped, refused, replaced
 from support.prometheus import wait_until
@@ -238,7 +237,7 @@ def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, mo
     monkeypatch.setattr(retries, "GIVE_UP_SECONDS", 0.2)
     shard, other = put(s3, 1), put(s3, 2)
     s3.fail(f"data/{shard.key}", refused(503, "SlowDown"), times=99)
-    with pytest.raises(ShardUnavailable, match=r"train/1.tar.*SlowDown") as caught:
+    with pytest.raises(StoreSilent, match=r"train/1.tar.*SlowDown") as caught:
         cache.open(shard)
     assert caught.value.is_curable
     s3.faults.clear()
@@ -249,7 +248,7 @@ def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, mo
 def test_shards_that_cannot_be_fetched_take_no_space(
     s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_trainer.data.shard_cache.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("kubetrain_trainer.sidecar.ABSENT_SECONDS", 0.1)
     store, cache = open_store("s3://bucket/data", url, was_reached=True), ShardCache(tmp_path / "cache", TRAINING)
     with ThreadPoolExecutor() as threads, serving(store, cache.folder, CACHE_BYTES):
         for number in range(LIMIT // SIZE):
@@ -308,7 +307,7 @@ def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path
 def test_a_process_that_ends_at_each_request_is_not_asked_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_trainer.data.shard_cache.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("kubetrain_trainer.sidecar.ABSENT_SECONDS", 0.1)
 
     class Ending(StreamRequestHandler):
         def handle(self) -> None:
@@ -318,7 +317,7 @@ def test_a_process_that_ends_at_each_request_is_not_asked_for_ever(
         server = stack.enter_context(UnixStreamServer(str(tmp_path / SOCKET), Ending))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         stack.callback(server.shutdown)
-        with pytest.raises(ShardUnavailable, match=f"nothing serves the shard cache {tmp_path} \\(it ended\\)"):
+        with pytest.raises(StoreSilent, match=f"nothing serves the shard cache {tmp_path} \\(it ended\\)"):
             ShardCache(tmp_path, TRAINING).open(StoredShard("0.tar", SIZE, "etag", ""))
 
 
@@ -353,9 +352,9 @@ def test_the_cache_of_a_killed_run_is_removed(tmp_path: Path) -> None:
 
 
 def test_without_a_process_the_cause_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kubetrain_trainer.data.shard_cache.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("kubetrain_trainer.sidecar.ABSENT_SECONDS", 0.1)
     cache = ShardCache(tmp_path, TRAINING)
     cache.announce([])
     assert cache.counts() == {}
-    with pytest.raises(ShardUnavailable, match=f"nothing serves the shard cache {tmp_path}"):
+    with pytest.raises(StoreSilent, match=f"nothing serves the shard cache {tmp_path}"):
         cache.open(StoredShard("0.tar", SIZE, "etag", ""))

@@ -23,8 +23,9 @@ def test_settings_are_listed_with_their_defaults(wanted: str, capsys: pytest.Cap
     listed = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     shown = [each for each in SETTINGS.values() if not each.field.metadata["is_internal"]]
     assert listed.keys() == {each.name for each in shown if wanted in ("", each.group)}
+    if wanted in ("", "model"):
+        assert listed["model.uri"][:2] == ["required", "URI"]
     if wanted in ("", "data"):
-        assert listed["data.uri"][:2] == ["required", "dataset:"]
         assert listed["data.format"][0] == "image_folder"
     show_settings(wanted, as_json=True)
     facts = {each["name"]: each for each in json.loads(capsys.readouterr().out)}

@@ -15,7 +15,7 @@ from kubetrain_components.pack_dataset.plan import PackPlan, Sample, parse_size,
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.output.checkpoint_layout import MANIFEST
+from kubetrain_trainer.output.manifest import MANIFEST
 
 MEGABYTE = 1_000_000
 

@@ -1,9 +1,13 @@
 """The lines that `kubetrain sync` prints in a log instead of a progress bar."""
 
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_pipelines.cli import sync as sync_command
+from kubetrain_pipelines.cli.main import kubetrain
 from kubetrain_pipelines.cli.sync import describe_progress, progress_lines
 
 
@@ -27,3 +31,12 @@ def test_lines_are_printed_at_intervals(
         for done in (1, 2):
             show(SyncProgress(objects=done, bytes=done, total_objects=2, total_bytes=2))
     assert len(capsys.readouterr().err.splitlines()) == lines
+
+
+def test_an_upload_is_refused_instead_of_filling_a_folder_called_s3(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with CliRunner().isolated_filesystem(tmp_path):
+        done = CliRunner().invoke(kubetrain, ["sync", str(tmp_path), "s3://bucket/flowers"])
+        assert done.exit_code == 2
+        assert "'s3://bucket/flowers' is not a path on this machine: kubetrain only downloads" in done.output
+        assert not [*Path().iterdir()]

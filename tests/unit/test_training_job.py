@@ -10,7 +10,7 @@ import pytest
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
-from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
@@ -75,7 +75,7 @@ def test_a_job_that_nothing_scales_has_all_its_pods_from_the_beginning(launcher:
     assert manifest["metadata"]["annotations"]["kubetrain/needed-pods"] == "1"
 
 
-@pytest.mark.parametrize("launcher", [*Launcher])
+@pytest.mark.parametrize("launcher", [Launcher.AUTO, *LAUNCHERS])
 def test_a_launcher_adopts_the_job_of_a_release_without_max_workers(launcher: Launcher) -> None:
     older = training(min_workers=1, launcher=launcher).to_job()
     assert training(min_workers=1, max_workers=0, launcher=launcher).to_job().spec_hash == older.spec_hash
@@ -83,7 +83,7 @@ def test_a_launcher_adopts_the_job_of_a_release_without_max_workers(launcher: La
     assert training(min_workers=1, max_workers=4, launcher=launcher).to_job().spec_hash != older.spec_hash
 
 
-@pytest.mark.parametrize("launcher", [*Launcher])
+@pytest.mark.parametrize("launcher", [Launcher.AUTO, *LAUNCHERS])
 def test_a_launcher_adopts_the_job_of_a_release_that_declared_no_port(launcher: Launcher) -> None:
     job = training(launcher=launcher).to_job()
     assert job.metrics_port == TrainConfig().metrics_port

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.output.checkpoint_layout import Checkpoint, CorruptFiles, TrainingProgress
+from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
+from kubetrain_trainer.output.manifest import CorruptFiles
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.settings.config import TrainConfig
 

@@ -451,8 +451,8 @@ def test_a_runtime_that_is_missing_is_said() -> None:
         ("", "no job to translate"),
         ("kind: ConfigMap", "no job to translate"),
         (
-            "{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: sweep}}",
-            "RayJob sweep has no counterpart: only a Py",
+            "{apiVersion: ray.io/v1, kind: RayCluster, metadata: {name: sweep}}",
+            "RayCluster sweep has no counterpart: only a Py",
         ),
         ("{apiVersion: batch/v1, kind: Job}", "Job has no counterpart"),
         ("{apiVersion: kubeflow.org/v1beta2, kind: PyTorchJob}", "convert it to kubeflow.org/v1"),
@@ -689,9 +689,9 @@ def test_the_command_ends_with_a_code(
     assert exit_code_of(monkeypatch, job, "--output", file) == 1
     assert exit_code_of(monkeypatch, job, "--output", tmp_path / "run") == 2, "kubetrain run would not read it"
     capsys.readouterr()
-    file.write_text("{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: sweep}}")
+    file.write_text("{apiVersion: ray.io/v1, kind: RayCluster, metadata: {name: sweep}}")
     assert exit_code_of(monkeypatch, file) == 2
-    assert capsys.readouterr().err.startswith("error: RayJob sweep has no counterpart")
+    assert capsys.readouterr().err.startswith("error: RayCluster sweep has no counterpart")
 
 
 def test_pods_of_the_old_job_that_something_waits_for_are_named() -> None:

@@ -129,6 +129,21 @@ def test_a_mount_inside_kubetrains_own_is_named(path: str) -> None:
     assert main_in(settings_of(translation))["volumeMounts"] == [other]
 
 
+def test_a_pvc_that_may_have_the_dataset_is_proposed() -> None:
+    mounts = [
+        {"name": "mine", "mountPath": "/mnt/flowers", "subPath": "flowers/2026"},
+        {"name": "mine", "mountPath": "/data"},
+        {"name": "mine", "mountPath": "/output", "subPath": "results"},
+        {"name": "other", "mountPath": "/scratch"},
+    ]
+    volumes = [{"name": "mine", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "other", "emptyDir": {}}]
+    notes = pytorch_job(pod({"volumeMounts": mounts}, volumes=volumes)).notes
+    assert [note for note in notes if "pvc://" in note] == [
+        "if the dataset of the job is at /mnt/flowers, set data.uri=pvc://c/flowers/2026: pods find it at /data",
+        "if the dataset of the job is at /data, set data.uri=pvc://c: pods find it at /data",
+    ]
+
+
 def test_volumes_named_like_kubetrains_own_are_renamed() -> None:
     volumes = [{"name": "claim-0", "emptyDir": {}}, {"name": "shared-memory", "emptyDir": {}}]
     mounts = [{"name": "claim-0", "mountPath": "/a"}, {"name": "shared-memory", "mountPath": "/b"}]

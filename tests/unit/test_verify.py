@@ -7,7 +7,8 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer.output.checkpoint_layout import TrainingProgress, read_manifest, write_manifest
+from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.output.manifest import read_manifest, write_manifest
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.settings.config import TrainConfig
 

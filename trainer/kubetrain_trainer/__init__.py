@@ -6,6 +6,8 @@ Each framework has its own folder. All others but `callbacks` import only the st
 between the trainers and the components.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

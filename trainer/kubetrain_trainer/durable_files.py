@@ -1,5 +1,7 @@
 """Writes that leave the old file or the new one if the writer is killed, and that lose no bytes."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
@@ -70,7 +72,7 @@ def finite(value: Any) -> Any:
     """Replace NaN and infinities, which JSON does not have, with None."""
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

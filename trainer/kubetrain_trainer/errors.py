@@ -1,5 +1,7 @@
 """Errors whose message is one sentence for users: what is wrong, with which value, and how to fix it."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar

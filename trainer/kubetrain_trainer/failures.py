@@ -1,5 +1,7 @@
 """Known failures of the operating system and the frameworks, explained in one sentence with the fix."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
@@ -140,7 +142,7 @@ def annotating_errors(where: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(where())
+        error.__notes__ = [*getattr(error, "__notes__", []), where()]  # add_note() is new in Python 3.11
         raise
 
 

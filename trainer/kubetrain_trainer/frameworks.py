@@ -1,5 +1,7 @@
 """The supported frameworks and their trainers' packages."""
 
+from __future__ import annotations
+
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 PACKAGES = {"pytorch": "kubetrain_trainer.pytorch_ddp", "tensorflow": "kubetrain_trainer.tensorflow_multiworker"}

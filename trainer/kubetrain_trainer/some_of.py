@@ -1,5 +1,7 @@
 """A list in a sentence that stays readable for a thousand pods."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 MAX_NAMED = 8

@@ -4,13 +4,14 @@ Processes that save tell it the launcher of their pod by marks, empty files in a
 kill them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.termination import end_process
@@ -27,11 +28,15 @@ class StopSignal:
     def __init__(self) -> None:
         self.is_requested = False
 
-    def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGTERM, self._receive)
+    def __enter__(self) -> StopSignal:
+        self._is_heard = threading.current_thread() is threading.main_thread()  # Ray Train runs scripts in others
+        if self._is_heard:
+            self._before = signal.signal(signal.SIGTERM, self._receive)
         return self
 
     def __exit__(self, error_type: object, error: BaseException | None, trace: object) -> None:
+        if not self._is_heard:
+            return
         # A stopping process must not be killed while it writes its termination message.
         signal.signal(signal.SIGTERM, signal.SIG_IGN if isinstance(error, Stopped) else self._before)
         if self.is_requested and error is None:

@@ -1,5 +1,7 @@
 """The termination message of a process, which Kubernetes reads from a file and shows with the exit code."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import fcntl

@@ -1,5 +1,7 @@
 """The versions of what a training ran with, which are published with its model."""
 
+from __future__ import annotations
+
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version

@@ -18,40 +18,11 @@ from kubetrain_trainer.errors import InvalidSetting
 
 IGNORE_FILE = ".kubetrainignore"
 ALWAYS_IGNORED = (
-    ".git",
-    ".venv",
-    "__pycache__",
-    "*.pyc",
-    "*.env",
-    ".env.*",
-    "*.pem",
-    "*.key",
-    "*.p12",
-    "*.pfx",
-    "*kubeconfig*",
-    "*.jks",
-    "*.keystore",
-    "*.kdbx",
-    "*.ppk",
-    "*.tfvars",
-    "*.tfstate*",
-    "client_secret*.json",
-    "*accesskeys*.csv",
-    "rootkey.csv",
-    "kaggle.json",
-    "id_rsa*",
-    "id_ecdsa*",
-    "id_ed25519*",
-    "*service*account*.json",
-    ".aws",
-    ".docker",
-    ".kaggle",
-    ".kube",
-    ".ssh",
-    ".git-credentials",
-    ".netrc",
-    ".npmrc",
-    ".pypirc",
+    *(".git", ".venv", "__pycache__", "*.pyc", "*.env", ".env.*"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*kubeconfig*", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.tfvars"),
+    *("*.tfstate*", "client_secret*.json", "*accesskeys*.csv", "rootkey.csv", "kaggle.json"),
+    *("id_rsa*", "id_ecdsa*", "id_ed25519*", "*service*account*.json"),
+    *(".aws", ".docker", ".kaggle", ".kube", ".ssh", ".git-credentials", ".netrc", ".npmrc", ".pypirc"),
 )
 """Never packed, in upper or lower case: what Python and git make, and what is usually secret."""
 IGNORED_OUTSIDE_GIT = (
@@ -72,6 +43,12 @@ class PackedCode:
     files: tuple[str, ...]
     commit: str = ""
     """The git commit that is checked out, with -dirty if files differ from it; empty outside of a repository."""
+
+    def python_files(self) -> dict[str, str]:
+        """Return the text of each Python file by its name."""
+        with tarfile.open(fileobj=io.BytesIO(self.content)) as archive:
+            read = {name: archive.extractfile(name) for name in self.files if name.endswith(".py")}
+            return {name: file.read().decode(errors="replace") for name, file in read.items() if file}
 
 
 def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
@@ -99,6 +76,17 @@ def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
             f"list what the training does not need in {IGNORE_FILE}"
         )
     return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), tuple(names), _commit(folder))
+
+
+def with_script(code: PackedCode | None, name: str, text: str) -> PackedCode:
+    """Return the code, if there is any, and one file more."""
+    packed, entry = io.BytesIO(gzip.decompress(code.content) if code else b""), tarfile.TarInfo(name)
+    content = text.encode()
+    entry.size = len(content)
+    with tarfile.open(fileobj=packed, mode="a" if code else "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(entry, io.BytesIO(content))
+    whole, files = packed.getvalue(), code.files if code else ()
+    return PackedCode(digest_of(whole), gzip.compress(whole, mtime=0), (*files, name), code.commit if code else "")
 
 
 def digest_of(archive: bytes) -> str:

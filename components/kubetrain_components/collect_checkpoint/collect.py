@@ -14,11 +14,15 @@ MAX_COPY_BYTES = 2 << 30
 def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, Any]:
     """Copy the exported model to the destination, or only its manifest if larger than 2 GiB; describe the checkpoint.
 
+    A script that publishes none has only a checkpoint, which proves its end.
+
     Raises:
         KubetrainError: if every checkpoint is incomplete or corrupt, or the export was made from another one.
     """
-    chosen = choose_checkpoint(output.checkpoints, output.train_config())
-    export = output.read_export()
+    config = output.train_config()
+    chosen = choose_checkpoint(output.checkpoints, config)
+    nothing = {**chosen.manifest, "manifest_sha256": chosen.manifest_sha256, "files": []}
+    export = output.read_export() if config.publishes else nothing
     if export["manifest_sha256"] != chosen.manifest_sha256:
         raise KubetrainError(
             f"the export in {output.export} was made from {export['checkpoint']}, but the checkpoint to use is "
@@ -26,7 +30,8 @@ def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, A
             "added since"
         )
     size = sum(file["size"] for file in export["files"])
-    _copy_export(output.export, destination, size)
+    if config.publishes:
+        _copy_export(output.export, destination, size)
     return {
         "checkpoint": chosen.name,
         "step": chosen.step,

@@ -64,18 +64,19 @@ def evaluate_model(
         log_numbers(test_metrics, reused["metrics"])
         return wanted.judge(reused["metrics"], Latest(version=reused["uri"], metrics=reused["metrics"]))
     site, place = this_site(), DatasetPlace(**dataset)
-    output = site.output(run_id)
+    output = site.output(asked)
     request = EvaluationRequest(
         framework=framework,
         entry=output.train_config().entry,
         pipeline=pipeline,
         run_id=run_id,
         data_dir=site.data_dir(place),
+        output_dir=site.output_dir(run_id),
         dataset_digest=place.digest,
         dataset_files=place.files,
         manifest_sha256=model.metadata["manifest_sha256"],
         placement=place_latest(Placement.from_dict(placement), latest),
-        mounts=site.mounts(place, asked.storage.output_claim),
+        mounts=site.mounts(place, asked.storage.mounted_output),
     )
     with (
         site.stage("evaluate_model", run_id) as stage,

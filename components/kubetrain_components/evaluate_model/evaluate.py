@@ -34,6 +34,8 @@ class EvaluationRequest:
     pipeline: str
     run_id: str
     data_dir: Path
+    output_dir: Path
+    """The folder of the run's output in the pod."""
     dataset_digest: str
     dataset_files: float = 0
     """Number of files in the dataset version; 0: unknown."""
@@ -65,7 +67,7 @@ def evaluate_model(
         KubetrainError: if evaluation.json belongs to another model.
     """
     if request.program:
-        run_job(evaluation_job(request, output), backend, on_line)
+        run_job(evaluation_job(request), backend, on_line)
     evaluation = output.read_evaluation()
     if not evaluation["metrics"]:
         print(
@@ -81,9 +83,9 @@ def evaluate_model(
     return evaluation
 
 
-def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
+def evaluation_job(request: EvaluationRequest) -> Job:
     command = ("python", "-m", request.program)
-    paths = ("--data-dir", str(request.data_dir), "--output-dir", str(output.path))
+    paths = ("--data-dir", str(request.data_dir), "--output-dir", str(request.output_dir))
     latest = ("--latest", str(request.latest)) if request.latest else ()
     return Job(
         identity=JobIdentity(

@@ -65,8 +65,14 @@ def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
     return found
 
 
-def objections(claim: Manifest) -> Iterator[str]:
-    """Yield the reasons why pods cannot write to the PVC."""
+def reading_problem(name: str, found: Manifest | None) -> str:
+    """Return why pods cannot read the PVC of data that is read where it is; empty if they can."""
+    problems = objections(found, is_written=False) if found else ["does not exist"]
+    return next((f"PVC {name} {problem}" for problem in problems), "")
+
+
+def objections(claim: Manifest, *, is_written: bool = True) -> Iterator[str]:
+    """Yield the reasons why pods cannot use the PVC."""
     modes = claim["spec"]["accessModes"]
     if claim["metadata"].get("deletionTimestamp"):
         yield "is being deleted, which completes once no pod mounts it"
@@ -74,5 +80,5 @@ def objections(claim: Manifest) -> Iterator[str]:
         yield problem
     if (claim.get("status") or {}).get("phase") == "Lost":
         yield "is Lost: its volume is gone"
-    if not set(modes) & set(WRITABLE):
+    if is_written and not set(modes) & set(WRITABLE):
         yield f"is {', '.join(modes)}, so pods cannot write to it"

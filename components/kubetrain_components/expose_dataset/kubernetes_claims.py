@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from kubetrain_components.expose_dataset.claims import CLAIM
+from kubetrain_components.jobs.conditions import conditions_of
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden
 from kubetrain_components.jobs.kubernetes.served import Resource, list_if_served
-from kubetrain_components.manifest import Manifest
+from kubetrain_components.manifest import Manifest, without_empty
 
 METADATA = ("name", "labels")
-STATUS = ("phase", "conditions")
 PVCS = ("v1", "persistentvolumeclaims")
 USERS = {"Pod": ("v1", "pods"), **{kind.value: kind.traits.resource for kind in JobKind}}
 
@@ -81,7 +81,7 @@ def evidence_of_use(each: Manifest) -> Manifest:
     return {
         "metadata": {name: metadata[name] for name in METADATA if name in metadata},
         "spec": _mounts(each.get("spec") or {}) or {},
-        "status": {name: status[name] for name in STATUS if name in status},
+        "status": without_empty({"phase": status.get("phase", ""), "conditions": conditions_of(each)}),
     }
 
 

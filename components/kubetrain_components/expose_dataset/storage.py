@@ -16,8 +16,11 @@ class Storage(Settings):
     staging_size: str = setting(
         "100Gi", "size of the staging PVC if it is created; more than the dataset's size", in_form=True
     )
+    output: str = setting(
+        "", "store for checkpoints and models, so that they need no PVC: s3://BUCKET/PREFIX; empty: output_claim"
+    )
     output_claim: str = setting("kubetrain-output", "PVC for checkpoints and models; created if missing", in_form=True)
-    output_size: str = setting("100Gi", "size of the output PVC if it is created")
+    output_size: str = setting("100Gi", "size of the output PVC if it is created; with output, of each pod's disk")
     output_access_mode: str = setting(
         "ReadWriteMany", "access mode of the output PVC if it is created", choices=("ReadWriteMany", "ReadWriteOnce")
     )
@@ -41,7 +44,12 @@ class Storage(Settings):
         return self._wanted("staging", self.staging_claim, self.staging_size, access_mode)
 
     @property
-    def output(self) -> WantedClaim:
+    def mounted_output(self) -> str:
+        """The PVC of the output; empty: pods write to their own disks."""
+        return "" if self.output else self.output_claim
+
+    @property
+    def wanted_output(self) -> WantedClaim:
         return self._wanted("output", self.output_claim, self.output_size, self.output_access_mode)
 
     def exposure_of(self, source: str, digest: str = "0" * 16, size: int = 0) -> ExposureRequest:

@@ -16,6 +16,8 @@ KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None]] = {
     "rancher.io/local-path": (False, None),
     "kubernetes.io/no-provisioner": (False, None),
 }
+DISKS = ("pd.csi.storage.gke.io", "rbd.csi.ceph.com", "ebs.csi.aws.com", "disk.csi.azure.com")
+"""Drivers whose volumes only the pods of one node can write."""
 
 
 def volume_problem(mode: str | None) -> str:
@@ -71,8 +73,12 @@ def claim_size(claim: Manifest) -> str:
 
 
 def _abilities(provisioner: str) -> tuple[bool | None, bool | None]:
-    for driver, abilities in KNOWN_DRIVERS.items():
-        # Rook prefixes the driver's name with its namespace.
-        if provisioner == driver or provisioner.endswith(f".{driver}"):
-            return abilities
-    return None, None
+    return next((abilities for driver, abilities in KNOWN_DRIVERS.items() if _is(driver, provisioner)), (None, None))
+
+
+def is_disk(provisioner: str) -> bool:
+    return any(_is(driver, provisioner) for driver in DISKS)
+
+
+def _is(driver: str, provisioner: str) -> bool:
+    return provisioner == driver or provisioner.endswith(f".{driver}")  # Rook prefixes it with its namespace

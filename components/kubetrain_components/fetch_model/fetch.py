@@ -18,6 +18,7 @@ from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, 
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.latest_model import MODEL, note_fetched
+from kubetrain_trainer.output.manifest import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.output.model_folder import (
     DamagedModel,
     ModelFolder,
@@ -26,7 +27,6 @@ from kubetrain_trainer.output.model_folder import (
     open_model,
     read_description,
 )
-from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.termination import report_failure
 
 

@@ -1,4 +1,4 @@
-"""Load a published model from S3, or from a folder of this machine."""
+"""Load a published model from an object store, or from a folder of this machine."""
 
 from os import PathLike
 from pathlib import Path
@@ -12,37 +12,27 @@ from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.load_model import LoadedModel
 from kubetrain_trainer.models.load_model import load_model as load_folder
-from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
+from kubetrain_trainer.output.manifest import PUBLISHED_DESCRIPTION
 
 
 def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: Any) -> LoadedModel:
     """Load a version of a model, or the latest one under the model_uri of a pipeline.
 
     Args:
-        uri: s3://BUCKET/PREFIX, or a path.
+        uri: s3://BUCKET/PREFIX, gs://…, az://… or a path.
         s3_endpoint: URL of the S3 server; empty: AWS.
         options: See kubetrain_trainer.models.load_model.
 
     Raises:
-        InvalidSetting: if the URI is neither of S3 nor the path of a folder.
+        InvalidSetting: if the URI is neither of a store nor the path of a folder.
         KubetrainError: if the model is missing or damaged, or its network cannot be built.
     """
     check_uri("the URI", str(uri))
     if names_directory(str(uri)):
         return load_folder(local_path(str(uri)), **options)
-    store = _open_s3(str(uri), s3_endpoint)
+    store = open_store(str(uri), s3_endpoint)
     with TemporaryDirectory() as folder:
         return load_folder(_fetched(store, Path(folder)), **options)
-
-
-def _open_s3(uri: str, endpoint: str) -> ObjectStore:
-    try:
-        return open_store(uri, endpoint)
-    except ModuleNotFoundError as error:
-        raise KubetrainError(
-            f"the package '{error.name}' is not installed, which s3:// needs: install it with "
-            "`pip install -e '.[components]'` in kubetrain's clone, or load the model from a folder"
-        ) from error
 
 
 def _fetched(store: ObjectStore, folder: Path) -> Path:

@@ -149,12 +149,12 @@ class Job:
     @property
     def lead_decides(self) -> bool:
         """True if the other pods only wait for the lead's orders, so that they never end by themselves."""
-        return self.trains_with == MPI
+        return self.trains_with == MPI or self.kind is JobKind.RAY_JOB
 
     @property
     def is_indexed(self) -> bool:
         """True if Kubernetes numbers the pods, and no operator knows their roles."""
-        return bool(self.framework)
+        return bool(self.framework) and not self.kind.traits.roles
 
     @property
     def meets_in_etcd(self) -> bool:

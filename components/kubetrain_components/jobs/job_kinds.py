@@ -10,9 +10,12 @@ from functools import partial
 
 TRAINING_API = "kubeflow.org/v1"
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
+RAY_API = "ray.io/v1"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+RAY_JOB_LABEL = "kubetrain/job"
+"""Label of our own: KubeRay's labels of a pod have random names."""
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 INIT_CONTAINER = "init-pytorch"
 """The operator adds it to the Workers of a PyTorchJob with a Master."""
@@ -31,6 +34,7 @@ class JobKind(StrEnum):
     JAX_JOB = "JAXJob"
     TRAIN_JOB = "TrainJob"
     BATCH_JOB = "Job"
+    RAY_JOB = "RayJob"
 
     @property
     def traits(self) -> "Traits":
@@ -144,6 +148,17 @@ TRAITS = {
         index_label=INDEX_LABEL,
         port_name="rendezvous",
         can_be_elastic=True,
+    ),
+    JobKind.RAY_JOB: Traits(
+        api_version=RAY_API,
+        plural="rayjobs",
+        container="ray",
+        job_name_label=RAY_JOB_LABEL,
+        index_label=INDEX_LABEL,
+        replica_specs="rayClusterSpec",
+        port_name="gcs-server",
+        roles=("Submitter", "Head", "Worker"),
+        requires_lead=True,
     ),
 }
 TRAINING_KINDS = tuple(kind for kind, traits in TRAITS.items() if traits.api_version == TRAINING_API)

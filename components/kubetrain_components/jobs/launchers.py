@@ -1,4 +1,4 @@
-"""The launchers that run the pods of a training on a cluster: one of two operators, or Kubernetes alone."""
+"""The launchers that run the pods of a training on a cluster: an operator, or Kubernetes alone."""
 
 from enum import StrEnum
 
@@ -7,10 +7,11 @@ from kubetrain_components.jobs.job_kinds import JobKind
 
 class Launcher(StrEnum):
     AUTO = "auto"
-    """The first of the others that the cluster has."""
+    """The first of the others that the cluster has; never Ray, which needs a script that uses it."""
     TRAINING_OPERATOR = "training-operator"
     TRAINER = "trainer"
     JOB = "job"
+    RAY = "ray"
 
     def kind(self, framework: str) -> JobKind:
         """Return the kind of job that trains with this framework; for auto, that of the training operator."""
@@ -22,7 +23,12 @@ class Launcher(StrEnum):
         return next((each for each, other in ANY_FRAMEWORK.items() if other is kind), cls.TRAINING_OPERATOR)
 
 
-ANY_FRAMEWORK = {Launcher.TRAINER: JobKind.TRAIN_JOB, Launcher.JOB: JobKind.BATCH_JOB}
+ANY_FRAMEWORK = {
+    Launcher.TRAINER: JobKind.TRAIN_JOB,
+    Launcher.JOB: JobKind.BATCH_JOB,
+    Launcher.RAY: JobKind.RAY_JOB,
+}
 """The launchers with one kind of job for all frameworks."""
 LAUNCHERS = (Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB)
 """In the order in which auto looks for them."""
+ALL_LAUNCHERS = (*LAUNCHERS, Launcher.RAY)

@@ -9,6 +9,7 @@ TFJob with one pod             | none
 MPIJob                         | those of Open MPI and Intel MPI in the Launcher
 XGBoostJob, PaddleJob, JAXJob  | those of its framework, below
 TrainJob, batch Job            | none: the manifest has them (manifests/indexed_job.py)
+RayJob                         | none that a script needs: Ray Train sets them in its workers
 """
 
 import json
@@ -37,7 +38,7 @@ def operator_environment(job: Job, role: str, index: int, address_of: AddressOf)
             return OF_MPIRUN if role == job.lead_role else {}
         case JobKind.XGBOOST_JOB | JobKind.PADDLE_JOB | JobKind.JAX_JOB:
             return UNBUFFERED | _of_command(job, role, index, address_of)
-        case JobKind.TRAIN_JOB | JobKind.BATCH_JOB:
+        case JobKind.TRAIN_JOB | JobKind.BATCH_JOB | JobKind.RAY_JOB:
             return {}
 
 

@@ -235,9 +235,6 @@ class Placement(Settings):
         """Return the placement with this patch below that of the user."""
         return replace(self, pod=merge(pod, self.pod))
 
-    def with_default_image(self, image: str) -> Self:
-        return self if self.image else replace(self, image=image)
-
     def without_env(self, name: str) -> Self:
         return replace(self, env={each: value for each, value in self.env.items() if each != name})
 

@@ -83,15 +83,15 @@ def launch_training(
         job = TrainingJob.of(
             replace(asked, placement=placed),
             data_dir=site.data_dir(place),
-            output_dir=site.output(run_id).path,
+            output_dir=site.output_dir(run_id),
             dataset_digest=place.digest,
             dataset_files=place.files,
             shard_cache=shard_cache,
-            mounts=site.mounts(place, asked.storage.output_claim),
+            mounts=site.mounts(place, asked.storage.mounted_output),
         )
         job = with_launcher(job, backend)
         stage.result = launch_training(job, backend, stage.on_line)
-        if job.mounts:  # the summary's kubectl commands do not apply to a local job
+        if not job.is_here:  # the summary's kubectl commands do not apply to a local job
             text = training_summary(job, stage.result, stage.seconds(), stage.progress)
             Path(training.path).write_text(text)
     checkpoint, step, image_id = (stage.result[name] for name in ("checkpoint", "step", "image_id"))

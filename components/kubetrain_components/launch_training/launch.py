@@ -35,7 +35,7 @@ def launch_training(
 ) -> dict[str, Any]:
     """Train, and return the step, name and manifest hash of the last checkpoint, and what the time was spent on.
 
-    The name is empty if the pods that reported it are gone: the next step, which mounts the output PVC, verifies every
+    The name is empty if the pods that reported it are gone: the next step, which has the output, verifies every
     byte.
 
     Raises:
@@ -46,14 +46,14 @@ def launch_training(
         state = run_job(job, backend, on_line, follow_all=follow_all)
     result = {**lead_result(job, state), "image_id": state.image_id}
     result["time"] = training_time(backend.times(job), result.get("time", {})).to_json()
-    if training.mounts and has_lost_proof(job, state):
+    if not training.is_here and has_lost_proof(job, state):
         on_line(
             LogLine(job.lead, "the job succeeded, but its pods were deleted: the next step verifies its checkpoint")
         )
         return {**result, "status": "completed", "checkpoint": "", "step": 0}
     if result.get("status") != "completed" or not result.keys() >= PROOF:
         raise JobFailed(f"{STAGE} failed: every pod exited with code 0, but rank 0 reported no checkpoint; see its log")
-    if training.mounts:
+    if not training.is_here:
         return result
     checkpoint = TrainingOutput(training.output_dir).verify_result(result)
     return {**result, "epoch": checkpoint.manifest["epoch"], "world_size": checkpoint.manifest["world_size"]}
@@ -75,4 +75,4 @@ def accounting_failures(job: Job, backend: JobBackend, own: Callable[[], Mapping
 
 def _own_account(training: TrainingJob) -> dict[str, Any]:
     """Return what a trainer that failed has written about its time, if its output is on this machine."""
-    return {} if training.mounts else summarize(TrainingOutput(training.output_dir).time_spent)
+    return summarize(TrainingOutput(training.output_dir).time_spent) if training.is_here else {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kubetrain_components import OUTPUT_PATH
 from kubetrain_components.jobs.kubernetes.manifests.job_manifest import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -38,10 +39,10 @@ def training_summary(
         "launcher": Launcher.of(job.kind).value,
         "image": f"`{training.placement.image}`",
         "pods": f"{_pods(training)}, each with {counted(training.processes_in_pod, 'process', 'processes')}",
-        "dataset": f"`{training.dataset_digest}`",
+        "dataset": f"`{training.dataset_digest or 'none'}`",
         **{name: escaped(result[name]) for name in ("network", "preflight") if name in result},
         "last checkpoint": _checkpoint(result),
-        "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
+        "output": f"folder `{training.run_id}` of {_place_of_output(training)}",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
         "final progress line": f"`{escaped(progress)}`",
         "cost": describe_cost(time) or "unknown",
@@ -52,6 +53,11 @@ def training_summary(
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## Manifest\n\n{ZEROS if job.is_indexed else ''}```yaml\n{manifest}```\n"
     )
+
+
+def _place_of_output(training: TrainingJob) -> str:
+    claims = [mount.claim for mount in training.mounts if mount.path == OUTPUT_PATH]
+    return f"PVC `{claims[0]}`" if claims else "`storage.output`"
 
 
 def _without_secrets(value: Any, field: str = "") -> Any:

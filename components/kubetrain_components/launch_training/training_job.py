@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.jobs.job import OWN_PROGRAM, ClaimMount, Elastic, Job, Replica, restart_policy_of
+from kubetrain_components.jobs.job import OWN_PROGRAM, UNBUFFERED, ClaimMount, Elastic, Job, Replica, restart_policy_of
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import host_port
@@ -16,6 +16,7 @@ from kubetrain_components.run.run_settings import check_growth
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.entry import parse_entry
 
@@ -60,7 +61,7 @@ class TrainingJob:
     shard_cache: Path | None = None
     """Folder in which the pods find tar shards that stayed in the store."""
     mounts: tuple[ClaimMount, ...] = ()
-    """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""
+    """PVCs that hold data_dir and output_dir."""
 
     @classmethod
     def of(cls, run: RunParameters, **places: Any) -> "TrainingJob":
@@ -89,6 +90,8 @@ class TrainingJob:
                 f"pods.min_workers: {self.framework} cannot continue with other numbers of workers: leave "
                 "pods.min_workers and pods.max_workers out"
             )
+        if self.launcher is Launcher.RAY and not self.config.entry:
+            raise InvalidSetting("pods.launcher=ray runs a script that uses Ray Train: set train.entry to yours")
         check_growth(self.workers, self.min_workers, self.max_workers)
         if self.min_workers and self._runs_command:
             raise InvalidSetting(
@@ -110,8 +113,11 @@ class TrainingJob:
                 Replica(
                     role=role,
                     count=count,
-                    command=self.command(),
-                    env={**ENVIRONMENTS[self.framework], **cache_variables(self.shard_cache)},
+                    command=() if self._runs_ray(role) else self.command(),
+                    env={
+                        **(UNBUFFERED if self._runs_ray(role) else ENVIRONMENTS[self.framework]),
+                        **cache_variables(self.shard_cache),
+                    },
                     restart_policy=restart_policy_of(self.placement, is_elastic=self.min_workers > 0),
                 )
                 for role, count in self._roles().items()
@@ -132,6 +138,11 @@ class TrainingJob:
         return self.max_workers or self.workers
 
     @property
+    def is_here(self) -> bool:
+        """True if data_dir and output_dir are folders of this machine."""
+        return not self.mounts and output_store.VARIABLE not in self.placement.env
+
+    @property
     def processes_in_pod(self) -> int:
         return processes_in_pod(self.framework, self.processes_per_worker, self.placement, self.config.entry)
 
@@ -147,9 +158,15 @@ class TrainingJob:
         if not self._kind.traits.lead_role:
             # Nothing scales such a job: those pods that the cluster has no room for at first join later.
             return {"Worker": self.most_workers}
+        if self._kind is JobKind.RAY_JOB:
+            return {"Submitter": 1, "Head": 1, "Worker": self.workers}
         if self.min_workers:
             return {"Worker": self.workers}
         return {self._kind.traits.lead_role: 1, "Worker": self.workers - 1}
+
+    def _runs_ray(self, role: str) -> bool:
+        """Return True for pods that KubeRay gives a command: `ray start`."""
+        return self._kind is JobKind.RAY_JOB and role != "Submitter"
 
     def _elastic(self) -> Elastic | None:
         if not self.min_workers:
@@ -171,6 +188,8 @@ class TrainingJob:
 
     def command(self) -> tuple[str, ...]:
         package = package_of(self.framework)
+        if self._kind is JobKind.RAY_JOB:
+            return ("python", "-m", "kubetrain_trainer.own_code.ray_job", f"{package}.own_code", *self._flags())
         # Even one process needs a launcher, because the operator sets RANK to the rank of the node.
         launcher = (
             ("-m", f"{package}.launching.launch") if self.framework == "pytorch" and not self._runs_command else ()
@@ -179,6 +198,11 @@ class TrainingJob:
             "python",
             *launcher,
             *("-m", f"{package}.{'own_code' if self.config.entry else 'train'}"),
+            *self._flags(),
+        )
+
+    def _flags(self) -> tuple[str, ...]:
+        return (
             *("--data-dir", str(self.data_dir)),
             *("--output-dir", str(self.output_dir)),
             *dataset_flags(self.dataset_digest, self.dataset_files),

@@ -6,6 +6,8 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from kubetrain_components.object_store.store import StoreUnavailable
@@ -82,6 +84,18 @@ def with_retries(request: Callable[[], T]) -> T:
         except StoreUnavailable as error:
             pause = retries.pause_after(error)
         time.sleep(pause)
+
+
+def seconds_to_wait(retry_after: str, date: str) -> float:
+    """Return the seconds in a Retry-After header, which has a number or a date by the server's clock."""
+    if retry_after.isdecimal():
+        return float(retry_after)
+    try:
+        until = parsedate_to_datetime(retry_after)
+        now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _max_attempts(error: StoreUnavailable) -> float:

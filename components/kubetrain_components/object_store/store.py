@@ -26,6 +26,8 @@ class StoreError(KubetrainError):
 class StoreUnavailable(StoreError):
     """The store did not answer completely or is overloaded: a retry may succeed."""
 
+    is_curable = True
+
     def __init__(
         self, message: str, *, is_overloaded: bool = False, retry_after: float = 0.0, was_reached: bool = True
     ) -> None:
@@ -132,3 +134,8 @@ class ObjectStore(Protocol):
             StoreError: if it cannot be deleted.
         """
         ...
+
+
+def beginning_of_keys(prefix: str) -> str:
+    """Return what the keys of the objects under a prefix begin with: it and one slash, or nothing if it is empty."""
+    return f"{prefix.strip('/')}/" if prefix.strip("/") else ""

@@ -22,7 +22,7 @@ from kubetrain_trainer.data.shard_index import index_path
 from kubetrain_trainer.data.tar_shards import SCHEMA
 from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.output.checkpoint_layout import write_manifest
+from kubetrain_trainer.output.manifest import write_manifest
 
 DATA, COPIES = "data", "copies"
 OnSample = Callable[[Sample], None]

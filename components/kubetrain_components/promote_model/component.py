@@ -39,7 +39,7 @@ def promote_model(
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.promote_model.description import Origin
     from kubetrain_components.promote_model.promote import already_published, promote_model
-    from kubetrain_components.promote_model.summary import how_to_load, publication_summary
+    from kubetrain_components.promote_model.summary import NOT_PUBLISHED, how_to_load, publication_summary
     from kubetrain_components.run.published_model import read_commit
     from kubetrain_components.run.request import parameters_of
     from kubetrain_components.run.reuse import ImageVersion
@@ -52,6 +52,10 @@ def promote_model(
             print(f"gate: {condition}", flush=True)
         if refusal:
             raise KubetrainError(refusal)
+        if not asked.train_config.publishes:
+            print(NOT_PUBLISHED, flush=True)
+            Path(publication.path).write_text(NOT_PUBLISHED)
+            return ("",)
         if reused:
             promotion, evaluation = already_published(reused), reused
             print(f"already published as {promotion.uri}")
@@ -63,7 +67,7 @@ def promote_model(
                 image=ImageVersion(name=image, id=image_id),
                 commit=read_commit(store, asked.train_config.code),
             )
-            output = site.output(run_id)
+            output = site.output(asked)
             promotion, evaluation = promote_model(output, store, origin), output.read_evaluation()
             print(f"published as {promotion.uri}, {promotion.note or 'now the latest'}")
         kept = replace(promotion, uri=lasting_uri(promotion.uri))

@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kubetrain_components.object_store.open_store import names_directory, without_secrets
+from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_components.promote_model.promote import Promotion
 from kubetrain_components.run.markdown import escaped, table
 from kubetrain_components.shown_values import number
+
+NOT_PUBLISHED = "no model is published, because train.publishes is false"
 
 
 def publication_summary(
@@ -20,8 +22,8 @@ def publication_summary(
     """
     facts = {
         "model": promotion.uri,
-        "dataset": without_secrets(dataset_uri),
-        "dataset version": evaluation["dataset_digest"],
+        "dataset": without_secrets(dataset_uri) or "none",
+        "dataset version": evaluation["dataset_digest"] or "none",
     }
     parts = [
         f"# Published, {promotion.note or 'now the latest'}\n",
@@ -41,7 +43,7 @@ def _measured(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def how_to_load(uri: str, endpoint: str) -> str:
-    server = f", s3_endpoint={json.dumps(endpoint)}" if endpoint and not names_directory(uri) else ""
+    server = f", s3_endpoint={json.dumps(endpoint)}" if endpoint and uri.startswith("s3://") else ""
     call = f"model = kubetrain.load_model({json.dumps(uri)}{server})"
     return f"## Load it\n\n```python\nimport kubetrain\n\n{call}\n```\n"
 

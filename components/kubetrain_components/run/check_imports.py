@@ -60,12 +60,13 @@ def import_jobs(parameters: RunParameters) -> list[Job]:
     if not parameters.framework or not is_own_code(config) or not placement.check_imports:
         return []
     identity = JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id)
-    return [import_job(identity, config, placement)]
+    return [import_job(identity, parameters.framework, config, placement)]
 
 
-def import_job(identity: JobIdentity, config: TrainConfig, training: Placement) -> Job:
-    tried = TrainConfig(entry=config.entry) if config.entry else TrainConfig(model=config.model)
-    command = ("python", "-m", "kubetrain_trainer.own_code.check_imports", *tried.to_flags())
+def import_job(identity: JobIdentity, framework: str, config: TrainConfig, training: Placement) -> Job:
+    names = ("entry", "requirements", "outputs", "publishes") if config.entry else ("model",)
+    tried = TrainConfig.from_dict({name: getattr(config, name) for name in names})
+    command = ("python", "-m", "kubetrain_trainer.own_code.check_imports", "--framework", framework, *tried.to_flags())
     return Job(
         identity=identity,
         kind=JobKind.BATCH_JOB,

@@ -12,6 +12,7 @@ from kubetrain_trainer.data.shard_cache import VARIABLE
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlace:
     digest: str
+    """Empty: the run has no dataset."""
     files: int = 0
     """Number of its files; 0: unknown."""
     claim: str = ""
@@ -30,7 +31,11 @@ class DatasetPlace:
         """Return the mounts of the version, read-only, and of the output of all runs, which share checkpoints."""
         data = ClaimMount(claim=self.claim, path=DATA_PATH, sub_path=self.sub_path, read_only=True)
         output = ClaimMount(claim=output_claim, path=OUTPUT_PATH)
-        return (data, output) if self.claim else (output,)
+        return tuple(mount for mount in (data, output) if mount.claim)
+
+    def folder(self, path: Path) -> Path:
+        """Return the path of the version; that of no dataset is empty."""
+        return path if self.digest else Path()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

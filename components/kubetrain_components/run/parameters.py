@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement, processes_in_pod
-from kubetrain_components.object_store.open_store import check_uri, is_inside
+from kubetrain_components.object_store.claim_uri import SCHEME, ClaimFolder
+from kubetrain_components.object_store.open_store import check_sources, check_uri, check_writable, is_inside
+from kubetrain_components.object_store.sources import SEVERAL
 from kubetrain_components.run.gate import Gate, parse_gate
 from kubetrain_components.run.run_settings import RunSettings, check_growth
 from kubetrain_trainer.data import image_folder, tar_shards
@@ -39,6 +42,15 @@ class RunParameters(RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if folder := self.data_in_place:
+            self._check_in_place(folder)
+        elif self.dataset_uri:
+            check_sources("data.uri", self.dataset_uri)
+        elif not self.train_config.entry:
+            raise InvalidSetting(
+                "data.uri is empty, but only a script of your own, train.entry, can bring its own data: write "
+                "s3://BUCKET/PREFIX"
+            )
         if self.framework:
             self._check_training()
         if self.run_id:
@@ -51,16 +63,48 @@ class RunParameters(RunSettings):
             check_framework(self.framework, self.train_config)
         check_growth(self.workers, self.min_workers, self.max_workers)
         _ = self.parsed_gate
+        if not self.train_config.publishes and (self.gate or self.skip_unchanged):
+            raise InvalidSetting("model.gate and train.skip_unchanged need a model: leave them or train.publishes out")
         _ = self.processes_in_pod
         Placement.some_of(self.evaluation_placement)
-        check_uri("model.uri", self.model_uri)
+        check_writable("model.uri", self.model_uri)
+        if self.storage.output:
+            check_writable("storage.output", self.storage.output)
+            if self.train_config.weights_uri:
+                raise InvalidSetting("storage.output: weights of model.start are brought to a PVC: leave either out")
+            if self.launcher == Launcher.RAY:
+                raise InvalidSetting("storage.output: pods.launcher=ray saves to a PVC: leave either out")
         if uri := self.train_config.weights_uri:
             check_uri("model.start", uri)
-        if is_inside(self.model_uri, self.dataset_uri):
+        if self.skip_unchanged and not self.dataset_uri:
+            raise InvalidSetting("train.skip_unchanged compares datasets, but data.uri is empty: leave one of them out")
+        if self.train_config.uses_cache and (
+            self.dataset_include or self.dataset_exclude or self.dataset_uri.startswith(SEVERAL)
+        ):
+            raise InvalidSetting(
+                "data.delivery=cache reads all shards of one source: leave it out, or several sources and patterns"
+            )
+        if self.dataset_uri and is_inside(self.model_uri, self.dataset_uri):
             raise InvalidSetting(
                 f"model.uri '{self.model_uri}' is inside data.uri '{self.dataset_uri}', so models would become part of "
                 "the next dataset: choose a model.uri (or a workspace) outside"
             )
+
+    def _check_in_place(self, folder: ClaimFolder) -> None:
+        if self.dataset_include or self.dataset_exclude or self.train_config.uses_cache:
+            raise InvalidSetting("a PVC is read as it is: leave out data.include, data.exclude and data.delivery")
+        if folder == ClaimFolder(self.storage.output_claim):
+            raise InvalidSetting(f"data.uri '{self.dataset_uri}' is all of the output PVC: name a folder of it")
+
+    @property
+    def data_in_place(self) -> ClaimFolder | None:
+        """The folder of a PVC that pods read; None if the dataset is synced, or there is none."""
+        return ClaimFolder.of(self.dataset_uri) if self.dataset_uri.startswith(SCHEME) else None
+
+    @property
+    def syncs(self) -> bool:
+        """True if a dataset is copied to the staging PVC."""
+        return bool(self.dataset_uri) and not self.data_in_place
 
     @property
     def processes_in_pod(self) -> int:
@@ -101,11 +145,13 @@ def check_run_id(name: str, run_id: str) -> None:
         )
 
 
-def check_on_one_machine(config: TrainConfig) -> None:
+def check_on_one_machine(config: TrainConfig, data_uri: str = "") -> None:
     """
     Raises:
         InvalidSetting: if only a cluster can do what a setting says.
     """
+    if data_uri.startswith(SCHEME):
+        raise InvalidSetting(f"data.uri '{data_uri}' names a PVC of a cluster: use a folder here")
     if config.preflight == "avoid":
         raise InvalidSetting(
             "train.preflight=avoid is for a cluster, which has other nodes: leave it out on one machine"

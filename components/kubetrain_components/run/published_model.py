@@ -8,8 +8,8 @@ from typing import Any
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output.manifest import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.output.model_folder import LATEST, describes_model
-from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
 
 MAX_ATTEMPTS = 10
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.object_store.sources import text_of
 from kubetrain_components.run.names import GROUPS, KINDS, SETTINGS, RunSetting, find_setting
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.run_settings import RunSettings
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings.base import Settings, as_text, parse_value
+from kubetrain_trainer.settings.base import Settings, as_text, kind_of, parse_value
 from kubetrain_trainer.settings.config import TrainConfig
 
 Request = dict[str, dict[str, Any]]
@@ -27,11 +28,15 @@ def value_of(setting: RunSetting, given: Any) -> Any:
     Raises:
         InvalidSetting: if it has another type, or is none that the setting can have.
     """
-    kind = setting.field.type
+    kind = kind_of(setting.field)
     if given is None:
         raise InvalidSetting(f"{setting.name} has no value: give it one, or leave it out")
     if setting.name == "train.entry" and isinstance(given, str):
         given = _entry_of(given)
+    if setting.name == "data.uri" and isinstance(given, Mapping):
+        given = text_of({str(folder): uri for folder, uri in given.items()})
+    if kind is list and isinstance(given, str):  # one text stands for a list of it
+        given = parse_value(setting.name, list, given) if given.startswith("[") else [given]
     if kind is str and isinstance(given, int | float) and not isinstance(given, bool):
         given = str(given)  # such as a cpu of 4
     if kind is float and isinstance(given, str):
@@ -58,7 +63,7 @@ def _number_of(text: str) -> Any:
 
 def _entry_of(text: str) -> Any:
     if text.startswith("{"):
-        return parse_value("train.entry", dict[str, Any], text)
+        return parse_value("train.entry", dict, text)
     try:
         words = shlex.split(text)
     except ValueError as error:

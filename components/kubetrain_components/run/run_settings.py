@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
-from kubetrain_components.object_store.open_store import check_endpoint, check_uri
+from kubetrain_components.object_store.open_store import check_endpoint
 from kubetrain_components.object_store.store import Access
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings.base import Settings, setting
@@ -20,9 +20,10 @@ class RunSettings(Settings):
 
     dataset_uri: str = setting(
         "",
-        "dataset: s3://BUCKET/PREFIX; to train, with the folders train/, val/ and test/",
+        "dataset: an s3, gs, az or hf URI, several by the folder that each becomes, or pvc://CLAIM/PATH to read it "
+        "where it is, see docs/datasets.md; to train, with the folders train/, val/ and test/; empty: none, for a "
+        "train.entry that brings its own data",
         name="data.uri",
-        is_required=True,
         in_form=True,
     )
     dataset_access: str = setting(
@@ -31,6 +32,14 @@ class RunSettings(Settings):
         choices=tuple(Access),
         name="data.access",
         in_form=True,
+    )
+    dataset_include: list[str] = setting(
+        [],
+        "patterns of the objects to copy, such as train/*.jpg; * also stands for slashes; empty: all",
+        name="data.include",
+    )
+    dataset_exclude: list[str] = setting(
+        [], "patterns of the objects not to copy, also of those that data.include names", name="data.exclude"
     )
     s3_endpoint: str = setting("", "URL of the S3 server; empty: AWS", name="data.endpoint", in_form=True)
     s3_secret: str = setting(
@@ -42,7 +51,7 @@ class RunSettings(Settings):
     )
     model_uri: str = setting(
         "",
-        "URI under which models are published: s3://BUCKET/PREFIX",
+        "URI under which models are published: s3://BUCKET/PREFIX, or a gs:// or az:// URI",
         name="model.uri",
         is_required=True,
         in_form=True,
@@ -90,7 +99,7 @@ class RunSettings(Settings):
     )
     launcher: str = setting(
         Launcher.AUTO.value,
-        "what runs the training pods; auto: the first that the cluster has",
+        "what runs the training pods; auto: the first that the cluster has, but never ray",
         choices=tuple(Launcher),
         name="pods.launcher",
         only="cluster",
@@ -112,7 +121,6 @@ class RunSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_uri("data.uri", self.dataset_uri)
         check_endpoint("data.endpoint", self.s3_endpoint)
         if not self.s3_secret:
             raise InvalidSetting(

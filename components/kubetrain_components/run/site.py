@@ -34,8 +34,12 @@ class Site(Protocol):
         """Return the path of the dataset version in training pods."""
         ...
 
-    def output(self, run_id: str) -> TrainingOutput:
-        """Return the output of a run, which has the same path in training pods and in this step."""
+    def output_dir(self, run_id: str) -> Path:
+        """Return the path of a run's output in pods."""
+        ...
+
+    def output(self, run: RunParameters) -> TrainingOutput:
+        """Return the output of a run, as this step reads it."""
         ...
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:

@@ -5,18 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components import LATEST_PATH
+from kubetrain_components import LATEST_PATH, OUTPUT_PATH
 from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.job import OWN_PROGRAM, Job, Replica
 from kubetrain_components.jobs.job_identity import LABEL_LENGTH, JobIdentity, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
-from kubetrain_components.jobs.kubernetes.manifests.volumes import CODE_MOUNT
+from kubetrain_components.jobs.kubernetes.manifests.volumes import CODE_MOUNT, TRAINER_MOUNT
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_patch import merge, pod_patch
 from kubetrain_components.manifest import Manifest, without_empty
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_trainer.output.output_store import VARIABLE as OUTPUT_VARIABLE
 
 STAGING_LABEL = LABEL_PREFIX + "staging"
 """Label of pods that write to a staging PVC: its name."""
@@ -24,6 +25,8 @@ TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """Resources of the transfer's pod, which do not grow with the dataset."""
 CACHE_MOUNT = {"name": "kubetrain-shard-cache", "mountPath": "/shard-cache"}
 CACHE_PROGRAM = "kubetrain_components.serve_shards.serve"
+OUTPUT_MOUNT = {"name": "kubetrain-output", "mountPath": OUTPUT_PATH}
+OUTPUT_PROGRAM = "kubetrain_components.keep_output.serve"
 BESIDE_BYTES = 1 << 30
 """Space that is not for shards: a node evicts a pod at the limit, even if only its measurement is inexact."""
 
@@ -31,7 +34,9 @@ LATEST_MOUNT = {"name": "kubetrain-latest-model", "mountPath": LATEST_PATH}
 LATEST_PROGRAM = "kubetrain_components.fetch_model.fetch"
 
 CODE_BYTES = "200Mi"
+TRAINER_BYTES = "10Mi"
 CODE_PROGRAM = "kubetrain_components.bring_code.fetch"
+TRAINER_PROGRAM = "kubetrain_components.bring_code.copy_trainer"
 
 RESOURCES = {"cpu": "500m", "memory": "512Mi"}
 """Requests and limits are equal, so that pods of the class Guaranteed stay in it."""
@@ -44,7 +49,7 @@ def transfer_placement(parameters: RunParameters) -> Placement:
     if training.scheduler == "kueue":  # the only gang scheduler that also queues plain jobs
         shared |= {"scheduler": "kueue", "queue": training.queue}
     pod = merge(training.any_pod(settings["cpu"], "tolerations"), _access_to_s3(parameters.s3_secret))
-    if parameters.storage.staging.access_mode == "ReadWriteOnce":
+    if parameters.syncs and parameters.storage.staging.access_mode == "ReadWriteOnce":
         pod = merge(pod, _near_others(slug(parameters.storage.staging_claim, LABEL_LENGTH)))
     return Placement.from_dict({**shared, **settings, "pod": merge(pod, settings.get("pod", {}))})
 
@@ -87,11 +92,14 @@ def _container(parameters: RunParameters, placement: Placement, command: tuple[s
     return container
 
 
-def fetching(container: Manifest, mount: Manifest, volume: Manifest, others: Sequence[Manifest]) -> Manifest:
-    """Return the patch of a pod in which a container fetches something into a volume that the main one reads."""
+def fetching(
+    container: Manifest, mount: Manifest, volume: Manifest, others: Sequence[Manifest], *, read_only: bool = True
+) -> Manifest:
+    """Return the patch of a pod in which a container shares a volume with the main one, which reads or also writes."""
     volumes = [{"name": mount["name"], "emptyDir": volume}, *others]
     return pod_patch(
-        {"initContainers": [container], "volumes": volumes}, {"volumeMounts": [{**mount, "readOnly": True}]}
+        {"initContainers": [container], "volumes": volumes},
+        {"volumeMounts": [{**mount, "readOnly": True} if read_only else mount]},
     )
 
 
@@ -102,6 +110,22 @@ def with_code(parameters: RunParameters) -> RunParameters:
     code = transfer_container(parameters, parameters.model_uri, CODE_MOUNT, CODE_PROGRAM, "--digest", digest)
     pod = fetching(code["container"], CODE_MOUNT, {"sizeLimit": CODE_BYTES}, code["volumes"])
     return replace(parameters, placement=parameters.placement.based_on(pod))
+
+
+def in_image(parameters: RunParameters, trainer_image: str) -> RunParameters:
+    """Return the parameters, whose pods have the user's image, or else this one.
+
+    Into the user's, a container brings what runs an entry.
+    """
+    placement = parameters.placement
+    if not placement.image or not parameters.train_config.entry:
+        return replace(parameters, placement=replace(placement, image=placement.image or trainer_image))
+    command = ("python", "-m", TRAINER_PROGRAM, "--to", TRAINER_MOUNT["mountPath"])
+    bringing = _container(parameters, Placement(image=parameters.components_image, user=placement.user), command)
+    resources = {"requests": RESOURCES, "limits": RESOURCES}
+    own = {"name": TRAINER_MOUNT["name"], "volumeMounts": [TRAINER_MOUNT], "resources": resources}
+    pod = fetching({**bringing, **own}, TRAINER_MOUNT, {"sizeLimit": TRAINER_BYTES}, ())
+    return replace(parameters, placement=placement.based_on(pod))
 
 
 def latest_source(parameters: RunParameters) -> dict[str, Any]:
@@ -140,11 +164,27 @@ def with_cache(parameters: RunParameters) -> RunParameters:
     arguments = ("--access", parameters.dataset_access, "--cache-bytes", str(config.cache_bytes))
     made = transfer_container(parameters, parameters.dataset_uri, CACHE_MOUNT, CACHE_PROGRAM, *arguments)
     disk = str(config.cache_bytes + BESIDE_BYTES)
+    sidecar = _sidecar(parameters, made["container"], disk)
+    pod = fetching(sidecar, CACHE_MOUNT, {"sizeLimit": disk}, made["volumes"])
+    return replace(parameters, placement=parameters.placement.based_on(pod))
+
+
+def with_output(parameters: RunParameters) -> RunParameters:
+    """Return the parameters, whose pods keep their output in a store if storage.output names one."""
+    if not parameters.framework or not (uri := parameters.storage.output):
+        return parameters
+    made = transfer_container(parameters, uri, OUTPUT_MOUNT, OUTPUT_PROGRAM)
+    disk = {"sizeLimit": parameters.storage.output_size}
+    pod = fetching(_sidecar(parameters, made["container"]), OUTPUT_MOUNT, disk, made["volumes"], read_only=False)
+    placement = parameters.placement.based_on(pod)
+    env = {**placement.env, OUTPUT_VARIABLE: OUTPUT_PATH}
+    return replace(parameters, placement=replace(placement, env=env))
+
+
+def _sidecar(parameters: RunParameters, container: Manifest, disk: str = "") -> Manifest:
+    """Return the container as one that runs until the others have ended: an init container that restarts."""
     transfer = transfer_placement(parameters)
     # Requests and limits are equal, so that pods of the class Guaranteed stay in it.
     limits = without_empty({"cpu": transfer.cpu, "memory": transfer.memory})
-    resources = {"requests": {**limits, "ephemeral-storage": disk}, "limits": limits}
-    # An init container that restarts is a sidecar: it runs until the others have ended.
-    sidecar = {**made["container"], "resources": resources, "restartPolicy": "Always"}
-    pod = fetching(sidecar, CACHE_MOUNT, {"sizeLimit": disk}, made["volumes"])
-    return replace(parameters, placement=parameters.placement.based_on(pod))
+    resources = {"requests": without_empty({**limits, "ephemeral-storage": disk}), "limits": limits}
+    return {**container, "resources": resources, "restartPolicy": "Always"}

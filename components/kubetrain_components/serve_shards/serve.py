@@ -6,90 +6,40 @@ python -m kubetrain_components.serve_shards.serve --uri s3://bucket/dataset --ca
 import argparse
 import contextlib
 import fcntl
-import hashlib
-import json
-import os
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
 from tempfile import mkdtemp
 from typing import Any
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.resumed_read import read_resumed
-from kubetrain_components.object_store.retries import MAX_CORRUPT_DOWNLOADS
-from kubetrain_components.object_store.store import (
-    Access,
-    ObjectChanged,
-    ObjectStore,
-    StoredObject,
-    StoreError,
-    StoreUnavailable,
-)
+from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoredObject, StoreError
+from kubetrain_components.object_store.verified_download import download_verified, name_of
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
-from kubetrain_trainer.data.shard_cache import PARTS, SOCKET, StoredShard, short_address
-from kubetrain_trainer.durable_files import write_at
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_components.socket_server import SOCKET_MODE_IN_PODS, answering, serve_in_pod
+from kubetrain_trainer.data.shard_cache import PARTS, StoredShard
 
 NAME = "shard-cache-"
 
 MODE = 0o444
 
 Caches = Mapping[str, BoundedCache]
-SOCKET_MODE_IN_PODS = 0o666
-"""The training container may run as another user."""
+DISK_PROBLEM = "lower data.cache_gb, or use larger disks"
 
 
-class Server(ThreadingMixIn, UnixStreamServer):
-    daemon_threads = True
-    request_queue_size = 128
-    caches: Caches
-
-
-class Handler(StreamRequestHandler):
-    """One request of a ShardCache."""
-
-    server: Server
-
-    def handle(self) -> None:
-        request = self._request()
-        if "announce" in request:
-            self.server.caches[request["part"]].announce(map(StoredShard._make, request["announce"]))
-        elif "need" in request:
-            self._hold(request)
-        elif request:
-            self._answer(_counts(self.server.caches))
-
-    def _request(self) -> dict[str, Any]:
-        """Return the request; empty if the reader was killed."""
-        with contextlib.suppress(OSError, ValueError):
-            request: dict[str, Any] = json.loads(self.rfile.readline())
-            return request
-        return {}
-
-    def _hold(self, request: Mapping[str, Any]) -> None:
-        with contextlib.ExitStack() as stack:
-            error, is_curable = "", False
-            try:
-                cache = self.server.caches[request["part"]]
-                stack.enter_context(cache.held(StoredShard._make(request["need"])))
-            except KubetrainError as cause:
-                error, is_curable = str(cause), isinstance(cause, StoreUnavailable)
-            except OSError as cause:
-                error = f"cannot write to the shard cache ({cause.strerror}): lower data.cache_gb, or use larger disks"
-            except Exception as cause:  # noqa: BLE001 - without an answer, the reader would ask again and again
-                error = f"the shard cache failed ({type(cause).__name__}: {cause})"
-            self._answer({"error": error, "is_curable": is_curable})
-
-    def _answer(self, answer: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the reader was killed
-            self.wfile.write(json.dumps(answer).encode() + b"\n")
-            self.rfile.read()  # until the reader, which has opened the shard, closes the connection
+@contextlib.contextmanager
+def _answer(caches: Caches, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
+    """Answer one request of a ShardCache."""
+    if "announce" in request:
+        caches[request["part"]].announce(map(StoredShard._make, request["announce"]))
+        yield None
+    elif "need" in request:
+        with caches[request["part"]].held(StoredShard._make(request["need"])):
+            yield {}
+    else:
+        yield {"counts": _counts(caches)}
 
 
 def _counts(caches: Caches) -> dict[str, int]:
@@ -104,18 +54,13 @@ def serving(store: ObjectStore, folder: Path, cache_bytes: int, socket_mode: int
     """Serve the shards of a store from a folder, which is emptied."""
     fetch = partial(fetch_shard, store)
     caches = {part: BoundedCache(folder / part, int(cache_bytes * share), fetch) for part, share in PARTS.items()}
-    (folder / SOCKET).unlink(missing_ok=True)
-    with short_address(folder) as address, Server(address, Handler) as server:
-        (folder / SOCKET).chmod(socket_mode)
-        server.caches = caches
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
+    try:
+        with answering(folder, partial(_answer, caches), "the shard cache", DISK_PROBLEM, socket_mode):
             yield
-        finally:
-            server.shutdown()
-            for cache in caches.values():
-                cache.close()
-            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        for cache in caches.values():
+            cache.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> int:
@@ -126,17 +71,14 @@ def main() -> int:
     parser.add_argument("--cache-bytes", type=int, required=True, help="most that the shards take")
     parser.add_argument("--to", type=Path, required=True, help="folder of the cache")
     parsed = parser.parse_args()
-    # The training is over, or will ask the process that replaces this one.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    try:
-        store = open_store(parsed.uri, parsed.endpoint, parsed.access, was_reached=True)
-        with serving(store, parsed.to, parsed.cache_bytes, SOCKET_MODE_IN_PODS):
-            print(f"serving the shards of {store.uri} from {parsed.to}", flush=True)
-            threading.Event().wait()
-    except KubetrainError as error:
-        print(f"error: {error}", flush=True)
-        return 1
-    return 0
+    return serve_in_pod(_serving_as_told(parsed))
+
+
+@contextlib.contextmanager
+def _serving_as_told(parsed: argparse.Namespace) -> Iterator[str]:
+    store = open_store(parsed.uri, parsed.endpoint, parsed.access, was_reached=True)
+    with serving(store, parsed.to, parsed.cache_bytes, SOCKET_MODE_IN_PODS):
+        yield f"serving the shards of {store.uri} from {parsed.to}"
 
 
 def fetch_shard(store: ObjectStore, shard: StoredShard, path: Path) -> None:
@@ -144,38 +86,14 @@ def fetch_shard(store: ObjectStore, shard: StoredShard, path: Path) -> None:
     Raises:
         StoreError: if the shard is not what was synced any more, or cannot be read for minutes.
     """
-    partial = path.with_suffix(".partial")
+    item = StoredObject(shard.key, shard.size, shard.etag)
     try:
-        for _ in range(MAX_CORRUPT_DOWNLOADS):
-            if _download(store, shard, partial) == shard.sha256:
-                partial.chmod(MODE)
-                partial.rename(path)
-                return
+        download_verified(store, item, shard.sha256, path, MODE)
     except ObjectChanged as error:
         raise StoreError(
-            f"{_name(store, shard)} was changed or deleted after the dataset was synced: start a new run, which syncs "
+            f"{name_of(store, item)} was changed or deleted after the dataset was synced: start a new run, which syncs "
             "it again"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    raise StoreError(
-        f"{_name(store, shard)} does not have the SHA-256 of its manifest, although it arrived {MAX_CORRUPT_DOWNLOADS} "
-        "times: pack and upload it again"
-    )
-
-
-def _name(store: ObjectStore, shard: StoredShard) -> str:
-    return f"{store.uri.rstrip('/')}/{shard.key}"
-
-
-def _download(store: ObjectStore, shard: StoredShard, path: Path) -> str:
-    """Write the shard to the file, and return its SHA-256."""
-    hasher, at = hashlib.sha256(), 0
-    with path.open("wb", buffering=0) as file:
-        for chunk in read_resumed(store, StoredObject(shard.key, shard.size, shard.etag)):
-            hasher.update(chunk)
-            at = write_at(file.fileno(), chunk, at)
-    return hasher.hexdigest()
 
 
 @contextlib.contextmanager

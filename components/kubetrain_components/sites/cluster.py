@@ -17,6 +17,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.keep_output.serve import kept_output
 from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
@@ -46,10 +47,15 @@ class ClusterSite:
         return run_job(image_job(parameters), backend, on_line).image_id
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
-        return Path(DATA_PATH)
+        return dataset.folder(Path(DATA_PATH))
 
-    def output(self, run_id: str) -> TrainingOutput:
-        return TrainingOutput(Path(OUTPUT_PATH, run_id))
+    def output_dir(self, run_id: str) -> Path:
+        return Path(OUTPUT_PATH, run_id)
+
+    def output(self, run: RunParameters) -> TrainingOutput:
+        if uri := run.storage.output:
+            return kept_output(uri, run.s3_endpoint, run.run_id)
+        return TrainingOutput(self.output_dir(run.run_id))
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
         return dataset.mounts(output_claim)

@@ -44,10 +44,13 @@ class LocalSite:
         return ""
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
-        return self.staging / version_path(dataset.digest) / "data"
+        return dataset.folder(self.staging / version_path(dataset.digest) / "data")
 
-    def output(self, run_id: str) -> TrainingOutput:
-        return TrainingOutput(self.outputs / run_id)
+    def output_dir(self, run_id: str) -> Path:
+        return self.outputs / run_id
+
+    def output(self, run: RunParameters) -> TrainingOutput:
+        return TrainingOutput(self.output_dir(run.run_id))
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
         return ()

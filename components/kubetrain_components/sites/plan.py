@@ -18,7 +18,6 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.reuse import image_job, image_job_is_needed
 from kubetrain_components.run.transfer_container import cache_in_pods, latest_source, place_latest, stored_shards
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
-from kubetrain_trainer.output.training_output import TrainingOutput
 
 
 def planned_manifests(parameters: RunParameters) -> list[Manifest]:
@@ -42,11 +41,14 @@ def _jobs(parameters: RunParameters) -> list[Job]:
     transfer = cluster_transfer_job(parameters)
     if not parameters.framework:
         return [transfer]
-    wanted = parameters.storage.exposure_of(parameters.dataset_uri)
+    if not parameters.dataset_uri:
+        dataset = DatasetPlace(digest="")
+        return [_training(parameters, dataset).to_job(), *_evaluation(parameters, dataset)]
+    wanted, folder = parameters.storage.exposure_of(parameters.dataset_uri), parameters.data_in_place
     dataset = DatasetPlace(
         digest=wanted.digest,
-        claim=claim_name(parameters.storage.staging_claim, wanted.source, wanted.digest),
-        sub_path=f"{version_path(wanted.digest)}/data",
+        claim=folder.claim if folder else claim_name(parameters.storage.staging_claim, wanted.source, wanted.digest),
+        sub_path=folder.path if folder else f"{version_path(wanted.digest)}/data",
         shards=stored_shards(parameters),
     )
     image = [image_job(parameters)] if image_job_is_needed(parameters) else []
@@ -56,11 +58,11 @@ def _jobs(parameters: RunParameters) -> list[Job]:
 def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
     return TrainingJob.of(
         parameters,
-        data_dir=Path(DATA_PATH),
+        data_dir=dataset.folder(Path(DATA_PATH)),
         output_dir=Path(OUTPUT_PATH, parameters.run_id),
         dataset_digest=dataset.digest,
         shard_cache=cache_in_pods(dataset),
-        mounts=dataset.mounts(parameters.storage.output_claim),
+        mounts=dataset.mounts(parameters.storage.mounted_output),
     )
 
 
@@ -72,13 +74,13 @@ def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> list[Job]:
         entry=parameters.train_config.entry,
         pipeline=parameters.pipeline,
         run_id=parameters.run_id,
-        data_dir=Path(DATA_PATH),
+        data_dir=dataset.folder(Path(DATA_PATH)),
+        output_dir=Path(OUTPUT_PATH, parameters.run_id),
         dataset_digest=dataset.digest,
         manifest_sha256="",
         latest=Path(LATEST_PATH) if source else None,
         shard_cache=cache_in_pods(dataset),
         placement=place_latest(placement, source),
-        mounts=dataset.mounts(parameters.storage.output_claim),
+        mounts=dataset.mounts(parameters.storage.mounted_output),
     )
-    output = TrainingOutput(Path(OUTPUT_PATH, parameters.run_id))
-    return [evaluation_job(evaluation, output)] if evaluation.program else []
+    return [evaluation_job(evaluation)] if evaluation.program else []

@@ -6,7 +6,7 @@ from typing import Any
 
 from kubetrain_components import OUTPUT_PATH
 from kubetrain_components.expose_dataset.claims import Claims, Say
-from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, ensure_claim
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, ensure_claim, reading_problem
 from kubetrain_components.expose_dataset.expose import Exposure, ExposureMode, version_path
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
 from kubetrain_components.expose_dataset.prune_claims import prune_claims, uses_now
@@ -18,7 +18,7 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import STAGE, sync_dataset, transfer_job
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 STAGING = Path("/staging")
 PRUNE_STAGE = "prune_dataset"
@@ -33,8 +33,14 @@ def sync_on_cluster(parameters: RunParameters, backend: JobBackend, claims: Clai
         KubetrainError: if the dataset cannot be synced or its version cannot be exposed.
     """
     say, storage, transfer = _say_on(on_line), parameters.storage, cluster_transfer_job(parameters)
+    folder = parameters.data_in_place
+    if folder and (problem := reading_problem(folder.claim, claims.find(folder.claim))):
+        raise InvalidSetting(f"data.uri: {problem}: name another PVC, or create this one and its data")
     for wanted in wanted_claims(parameters):
         ensure_claim(wanted, claims, say)
+    if not parameters.syncs:
+        report = sync_dataset(parameters, transfer, backend, on_line)
+        return {**report, "claim": folder.claim, "sub_path": folder.path} if folder else report
     check_exposure(storage.exposure_of(parameters.dataset_uri), storage.staging_claim, claims)
     report = sync_dataset(parameters, transfer, backend, on_line)
     wanted_exposure = storage.exposure_of(parameters.dataset_uri, report["digest"], report["bytes"])
@@ -51,18 +57,24 @@ def _say_on(on_line: OnLine) -> Say:
 
 
 def wanted_claims(parameters: RunParameters) -> list[WantedClaim]:
-    """Return the PVCs that a run needs; a run without training has no output."""
+    """Return the PVCs that a run needs: for the dataset if it syncs one, for the output if that is not in a store."""
     storage = parameters.storage
-    return [storage.staging, storage.output] if parameters.framework else [storage.staging]
+    wanted = {storage.staging: parameters.syncs, storage.wanted_output: _has_output(parameters)}
+    return [claim for claim, need in wanted.items() if need]
+
+
+def _has_output(parameters: RunParameters) -> bool:
+    return bool(parameters.framework and parameters.storage.mounted_output)
 
 
 def cluster_transfer_job(parameters: RunParameters) -> Job:
     """Return the transfer job, which also mounts the output PVC to check that the run can write to it."""
     staging = ClaimMount(claim=parameters.storage.staging_claim, path=str(STAGING))
+    if folder := parameters.data_in_place:  # the whole volume: kubelets explain badly that a folder is missing
+        staging = ClaimMount(claim=folder.claim, path=str(STAGING), read_only=True)
     output = ClaimMount(claim=parameters.storage.output_claim, path=OUTPUT_PATH)
-    return transfer_job(
-        parameters, STAGING, Path(OUTPUT_PATH), (staging, output) if parameters.framework else (staging,)
-    )
+    mounts = {staging: parameters.dataset_uri, output: _has_output(parameters)}
+    return transfer_job(parameters, STAGING, Path(OUTPUT_PATH), tuple(mount for mount, need in mounts.items() if need))
 
 
 def _prune(

@@ -9,11 +9,11 @@ from kubetrain_components import IMAGE_NAME
 
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
 def sync_dataset(
-    data_uri: str,
     pipeline: str,
     run_id: str,
     components_image: str,
     dataset: dsl.Output[dsl.Markdown],
+    data_uri: str = "",
     framework: str = "",
     trainer_image: str = "",
     model_uri: str = "",
@@ -59,11 +59,11 @@ def sync_dataset(
     The other parameters are the settings of the run, see docs/settings.md.
 
     Args:
-        data_uri: Dataset: s3://BUCKET/PREFIX.
         pipeline: Name of the pipeline.
         run_id: ID of the run.
         components_image: Image of the transfer pod.
         dataset: Summary of the dataset version: its source, size and verification, and how pods read it.
+        data_uri: Dataset: s3://BUCKET/PREFIX; empty: none, for a script that brings its own data.
         framework: pytorch or tensorflow; empty: the run does not train.
         trainer_image: Image of the training pods, unless pods_image sets another.
 

@@ -70,9 +70,7 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject], folder: Path | N
     while batch := list(islice(left, LINES_PER_HASH_UPDATE)):
         objects.extend(_usable([item for item in batch if item[1] or not _is_folder(item)], problems))
     if not objects and not problems:
-        raise KubetrainError(
-            f"no objects under {dataset_uri}: check the bucket and the prefix, which must name a folder"
-        )
+        raise KubetrainError(f"no objects under {dataset_uri}: check the URI, which must name a folder")
     survey = _Survey(objects)
     unusable = tuple(f"{key!r} {problems[key]}" for key in sorted(problems))
     if survey.conflicts or not objects:
@@ -134,10 +132,15 @@ class _Survey:
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
     """Return the hash of all keys, sizes and tags, which identifies a dataset."""
     digest = hashlib.sha256()
+    for lines in listing_lines(objects):
+        digest.update(lines)
+    return digest.hexdigest()
+
+
+def listing_lines(objects: Iterable[StoredObject]) -> Iterator[bytes]:
     lines = (f"[{quoted(key)},{size},{quoted(etag)}]\n" for key, size, etag in objects)
     while text := "".join(islice(lines, LINES_PER_HASH_UPDATE)):
-        digest.update(text.encode())
-    return digest.hexdigest()
+        yield text.encode()
 
 
 def _is_folder(each: StoredObject) -> bool:

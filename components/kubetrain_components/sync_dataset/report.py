@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Self
 
@@ -15,13 +15,14 @@ MAX_FOLDERS_LENGTH = 2000
 
 @dataclass(kw_only=True)
 class SyncReport:
-    digest: str
-    source: str
-    objects: int
-    bytes: int
-    folders: list[str]
+    digest: str = ""
+    """Empty: the run has no dataset."""
+    source: str = ""
+    objects: int = 0
+    bytes: int = 0
+    folders: list[str] = field(default_factory=list)
     """The first parts of the keys, sorted."""
-    folders_cut: bool
+    folders_cut: bool = False
     """True if the report is too small for all folders."""
     downloaded: int = 0
     downloaded_bytes: int = 0

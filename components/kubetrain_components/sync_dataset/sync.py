@@ -1,5 +1,6 @@
 """The step that runs the transfer job, and checks that the dataset has the splits of the run."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stages import SYNC
 from kubetrain_components.run.transfer_container import transfer_placement
+from kubetrain_components.sync_dataset.report import SyncReport
 
 STAGE = SYNC.name
 
@@ -24,6 +26,8 @@ def sync_dataset(parameters: RunParameters, transfer: Job, backend: JobBackend, 
         JobFailed: if the transfer failed.
         KubetrainError: if the dataset lacks a split that the run needs.
     """
+    if not parameters.dataset_uri:
+        return asdict(SyncReport())
     report = lead_result(transfer, run_job(transfer, backend, on_line))
     if report.get("status") != "completed":
         raise JobFailed(f"{STAGE} failed: the transfer job ended without a report; see its log")
@@ -36,13 +40,18 @@ def transfer_job(parameters: RunParameters, staging: Path, output: Path, mounts:
     command = ["python", "-m", "kubetrain_components.sync_dataset.transfer"]
     command += ["--dataset-uri", parameters.dataset_uri, "--staging", str(staging)]
     command += ["--access", parameters.dataset_access]
+    command += [part for pattern in parameters.dataset_include for part in ("--include", pattern)]
+    command += [part for pattern in parameters.dataset_exclude for part in ("--exclude", pattern)]
     if parameters.s3_endpoint:
         command += ["--s3-endpoint", parameters.s3_endpoint]
-    if uri := parameters.train_config.weights_uri:
-        command += ["--weights", uri, "--output", str(output)]
+    if weights := parameters.train_config.weights_uri:
+        command += ["--weights", weights]
+    lists_in_output = parameters.framework and parameters.data_in_place and not parameters.storage.output
+    if weights or lists_in_output:
+        command += ["--output", str(output)]
     if parameters.train_config.uses_cache:
         command += ["--cache-bytes", str(parameters.train_config.cache_bytes)]
-    command += [part for mount in mounts for part in ("--check-writable", mount.path)]
+    command += [part for mount in mounts if not mount.read_only for part in ("--check-writable", mount.path)]
     return Job(
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
         kind=JobKind.BATCH_JOB,

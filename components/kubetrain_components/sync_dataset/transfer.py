@@ -14,11 +14,14 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from kubetrain_components.object_store.claim_uri import SCHEME
+from kubetrain_components.object_store.filtered_store import filtered
 from kubetrain_components.object_store.open_store import is_inside, open_store
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoredObject, StoreError
 from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
 from kubetrain_components.sync_dataset.download import NotAsListed
 from kubetrain_components.sync_dataset.fetch import Fetch
+from kubetrain_components.sync_dataset.in_place import list_in_place
 from kubetrain_components.sync_dataset.leftovers import check_space, leftovers
 from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
@@ -222,26 +225,32 @@ def _bring_weights(uri: str, endpoint: str, output: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make a dataset version on the staging volume.")
-    parser.add_argument("--dataset-uri", required=True, help="s3://BUCKET/PREFIX, or a directory")
-    parser.add_argument("--staging", type=Path, required=True, help="folder of the versions")
+    parser.add_argument("--dataset-uri", required=True, help="s3://BUCKET/PREFIX, a directory, or pvc://CLAIM/PATH")
+    parser.add_argument("--staging", type=Path, required=True, help="folder of the versions, or the mount of CLAIM")
     parser.add_argument("--s3-endpoint", default="", help="URL of the S3 server (default: AWS)")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
+    parser.add_argument("--include", action="append", default=[], help="pattern of the objects to copy")
+    parser.add_argument("--exclude", action="append", default=[], help="pattern of the objects not to copy")
     parser.add_argument("--cache-bytes", type=int, default=0, help="list tar shards, which pods read through a cache")
     parser.add_argument("--weights", default="", help="weights to start from: an object in S3, or a published model")
-    parser.add_argument("--output", type=Path, help="root of the outputs, to which the weights are brought")
+    parser.add_argument("--output", type=Path, help="root of the outputs, for the weights, and the listing of CLAIM")
     parser.add_argument("--check-writable", type=Path, action="append", default=[], help="a folder to check first")
     arguments = parser.parse_args()
     for directory in arguments.check_writable:
         check_writable(directory)
-    if arguments.staging.is_dir():
+    if os.access(arguments.staging, os.W_OK):
         tempfile.tempdir = str(arguments.staging)  # long listings take space, which the pod's own disk may not have
     weights = {}
     if arguments.weights:
         weights["weights"] = _bring_weights(arguments.weights, arguments.s3_endpoint, arguments.output)
-    store = open_store(arguments.dataset_uri, arguments.s3_endpoint, arguments.access)
-    if arguments.cache_bytes:
-        store = ShardsInStore(store, arguments.cache_bytes)
-    report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
+    if arguments.dataset_uri.startswith(SCHEME):
+        report = list_in_place(arguments.dataset_uri, arguments.staging, arguments.output)
+    else:
+        store = open_store(arguments.dataset_uri, arguments.s3_endpoint, arguments.access)
+        store = filtered(store, arguments.include, arguments.exclude)
+        if arguments.cache_bytes:
+            store = ShardsInStore(store, arguments.cache_bytes)
+        report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
     report_result({"status": "completed", **asdict(report), **weights})
 
 

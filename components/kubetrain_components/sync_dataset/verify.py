@@ -1,12 +1,11 @@
 """The verification of a published version, in bounded memory."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from kubetrain_components.sync_dataset.manifest import MANIFEST
 from kubetrain_components.sync_dataset.publish import DamagedManifest, DatasetVersion
 from kubetrain_components.sync_dataset.sorted_records import Sorted, paired
+from kubetrain_trainer.data.dataset_files import entries_in
 from kubetrain_trainer.failures import describe_os_error
 
 
@@ -30,18 +29,5 @@ def _added_or_error(version: DatasetVersion) -> list[str]:
 
 def _added_files(version: DatasetVersion) -> Iterator[str]:
     files = Sorted[tuple[str]](tuple)
-    files.extend((key,) for key in _files_in(version.data))
+    files.extend((key,) for key, _ in entries_in(version.data))
     return (key for (key,), entry in paired(files, (entry.object for entry in version.entries())) if entry is None)
-
-
-def _files_in(root: Path) -> Iterator[str]:
-    """Yield the relative paths of files and links; unlike rglob() and walk(), this keeps no list of them."""
-    folders = [""]
-    while folders:
-        folder = folders.pop()
-        with os.scandir(root / folder) as found:
-            for item in found:
-                if item.is_dir(follow_symlinks=False):
-                    folders.append(f"{folder}{item.name}/")
-                else:
-                    yield f"{folder}{item.name}"

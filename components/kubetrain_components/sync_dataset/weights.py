@@ -13,8 +13,8 @@ from kubetrain_components.object_store.store import ObjectStore, PermissionDenie
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import find_latest, version_uri
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.output.manifest import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.output.model_folder import LATEST
-from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
 
 FOLDER = ".weights"
 

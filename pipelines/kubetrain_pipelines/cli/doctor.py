@@ -13,7 +13,7 @@ from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.request import Request
+from kubetrain_components.run.request import Request, without
 from kubetrain_pipelines.doctor.examine import Examination, Say
 from kubetrain_pipelines.doctor.finding import Finding, Status, cluster_missing
 from kubetrain_pipelines.kubeflow.connection_options import ConnectionOptions
@@ -58,10 +58,14 @@ def examine_and_show(options: DoctorOptions) -> int:
 
 def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
     connection = options.connection()
-    code = bring_code.pack(options.asked.code, say=say)
-    parameters = planned_run(bring_code.with_code(options.asked.read(), code), "doctor", PLACEHOLDERS)
-    if code:
-        _bring(code, parameters, with_pods=not options.no_pods)
+    code = bring_code.pack(options.asked, say=say)
+    read = bring_code.with_code(options.asked.read(), code)
+    brings_data = bool(read.request.get("train", {}).get("entry"))
+    parameters = planned_run(read, "doctor", without(PLACEHOLDERS, ["data.uri"] if brings_data else []))
+    for warning in bring_code.check_scripts(code, parameters.train_config):
+        say(f"warning: {warning}")
+    if code and not options.no_pods:
+        _bring(code, parameters)
     try:
         api = connected_api(options)
     except KubetrainError as error:
@@ -72,19 +76,17 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
         say=say,
         account=options.service_account,
         connection=connection,
-        tests_dataset=parameters.dataset_uri != DATASET,
+        tests_dataset=parameters.syncs and parameters.dataset_uri != DATASET,
         tests_model=parameters.model_uri != MODEL,
         with_pods=not options.no_pods,
     )
     return list(examination.findings())
 
 
-def _bring(code: PackedCode, parameters: RunParameters, *, with_pods: bool) -> None:
-    """Check the code and bring it to the store, as submit does, for a pod that tries it."""
-    bring_code.check_scripts(code, parameters.train_config.entry)
-    if with_pods:
-        given = parameters.model_uri != MODEL
-        bring_code.upload_to(code, parameters.model_uri if given else "", parameters.s3_endpoint)
+def _bring(code: PackedCode, parameters: RunParameters) -> None:
+    """Bring the code to the store, as submit does, for a pod that tries it."""
+    given = parameters.model_uri != MODEL
+    bring_code.upload_to(code, parameters.model_uri if given else "", parameters.s3_endpoint)
 
 
 def connected_api(options: DoctorOptions) -> KubernetesApi:

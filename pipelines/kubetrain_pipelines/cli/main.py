@@ -77,12 +77,15 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
     type=click.IntRange(1, 256),
     help="Number of concurrent requests. Default: up to 64, as many as throughput gains from.",
 )
+@click.option("--include", multiple=True, metavar="PATTERN", help="Copy only keys like train/*.jpg (repeatable).")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Don't copy such keys (repeatable).")
 @click.option("--dry-run", is_flag=True, help="Print what would be transferred, and transfer nothing.")
 @AS_JSON
 def sync(**options: Any) -> None:
     """Copy SOURCE into DIRECTORY as a dataset version.
 
-    SOURCE is s3://BUCKET/PREFIX or a folder.
+    SOURCE is s3://BUCKET/PREFIX, a gs://, az:// or hf:// URI, a folder, or several by name:
+    '{"train": "s3://bucket/a", "test": "s3://bucket/b"}'.
 
     Example: kubetrain sync s3://bucket/flowers ./data --anonymous
     """
@@ -182,8 +185,8 @@ def render(run_id: str, **asked: Any) -> None:
 def translate(**options: Any) -> None:
     """Turn the manifest of a job into a file that describes a run.
 
-    FILE has a PyTorchJob, TFJob, TrainJob (and its runtime), ElasticJob, MPIJob, XGBoostJob, PaddleJob or JAXJob; -
-    reads the standard input. Fields without a counterpart, and what to run next, are listed on standard error.
+    FILE has a PyTorchJob, TFJob, TrainJob (and its runtime), ElasticJob, RayJob, MPIJob, XGBoostJob, PaddleJob or
+    JAXJob; - reads the standard input. Fields without a counterpart, and what to run next, are on standard error.
 
     Example: kubetrain translate pytorchjob.yaml --output run.yaml
     """

@@ -13,9 +13,19 @@ Option = Callable[[Command], Command]
 
 
 class NamedPath(click.Path):
-    """A path that is not empty: an empty one, such as that of a variable without a value, would be this folder."""
+    """A path that is not empty: an empty one, such as that of a variable without a value, would be this folder.
+
+    Nor a URI, which would be a folder called "s3:".
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            self.fail(
+                f"'{value}' is not a path on this machine: kubetrain only downloads here; upload with `aws s3 sync` or "
+                "your store's own tool",
+                param,
+                ctx,
+            )
         return super().convert(value, param, ctx) if value else self.fail("the name is empty", param, ctx)
 
 

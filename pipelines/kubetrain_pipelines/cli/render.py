@@ -19,15 +19,14 @@ NOTE_ON_AUTO = "# launcher auto takes the first that the cluster has: this is wh
 
 def render_and_show(asked: AskedRun, run_id: str) -> None:
     notes: list[str] = []  # nothing is printed before an error, for a kubectl that reads the output
-    brought = bring_code.pack(asked.code, say=notes.append)
+    brought = bring_code.pack(asked, say=notes.append)
     request = bring_code.with_code(asked.read(), brought)
     parameters = planned_run(request, run_id)
-    if brought:
-        bring_code.check_scripts(brought, parameters.train_config.entry)
+    of_code = bring_code.check_scripts(brought, parameters.train_config)
     manifests = as_yaml(planned_manifests(parameters))
     for line in (
         *notes,
-        *(f"warning: {warning}" for warning in _warnings(request.request, parameters, brought, manifests)),
+        *(f"warning: {warning}" for warning in (*of_code, *_warnings(request.request, parameters, brought, manifests))),
     ):
         comment(line)
     if parameters.launcher == Launcher.AUTO:

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from kubetrain_components.object_store.filtered_store import filtered
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress
@@ -31,9 +32,12 @@ def sync_and_show(
     requester_pays: bool,
     concurrency: int | None,
     dry_run: bool,
+    include: Sequence[str],
+    exclude: Sequence[str],
     as_json: bool,
 ) -> None:
     store = open_store(source, s3_endpoint, _access(anonymous=anonymous, requester_pays=requester_pays))
+    store = filtered(store, include, exclude)
     if dry_run:
         facts = describe_preview(preview_sync(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))

@@ -45,8 +45,8 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.settings.config import TrainConfig
 
 PIPELINE = "train"
-OF_CODE = {"model.uri", "data.endpoint", "data.secret"}
-"""The settings of the store that brings code."""
+OF_CODE = {"model.uri", "data.endpoint", "data.secret", "storage.transfer"}
+"""The settings of the store that brings code, and keeps the output."""
 OF_STORAGE = {name for name, setting in SETTINGS.items() if setting.group == "storage"}
 OF_OTHER_STAGES = {
     *(*OF_CODE, *OF_STORAGE),
@@ -83,9 +83,10 @@ def train_and_show(options: TrainOptions, asked: RequestFile) -> None:
         on_line = important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         launch = launch_training if options.cluster else _launch_here
         result = launch(training, backend, on_line, follow_all=options.follow_all)
-    place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
+    kept = f"{options.output}/" if "://" in options.output else f"PVC {options.output}, folder "
+    place = f"{kept}{training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
-    print(f"{steps}the model is in {place}/export")
+    print(f"{steps}the model is in {place}/export" if training.config.publishes else f"{steps}the output is in {place}")
     print_time(TrainingTime.from_json(result["time"]))
 
 
@@ -143,10 +144,10 @@ def training_of(options: TrainOptions, asked: RequestFile, code: PackedCode | No
     of_run = {"framework": framework_of(asked.pipeline), "pipeline": PIPELINE, "run_id": run_id_of(options)}
     run = parameters_of(merged(given, places), components_image=COMPONENTS, **of_run)
     _check(options, run)
-    if code:
-        bring_code.check_scripts(code, run.train_config.entry)
+    check_code = bring_code.check_scripts if options.cluster else bring_code.check_is_here
+    for warning in check_code(code, run.train_config):
+        say(f"warning: {warning}")
     if not options.cluster:
-        bring_code.check_is_here(code, run.train_config)
         return on_folders(run, options.data, options.output)
     if run.train_config.code:
         bring_code.check_store(given.get("model", {}).get("uri", ""))
@@ -159,8 +160,9 @@ def _used(options: TrainOptions, request: Request, say: Say) -> Request:
     """Return the settings that a training uses, and say which ones only another stage of a run does."""
     on_site = request if options.cluster else for_one_machine(request, say)
     brings_code = options.cluster and request.get("train", {}).get("code")
-    place = "storage.output_claim" if options.cluster else "data.uri"
-    others = OF_OTHER_STAGES - {place} - (OF_CODE if brings_code else set())
+    places = {"storage.output", "storage.output_claim", "storage.output_size"} if options.cluster else {"data.uri"}
+    uses_store = brings_code or (options.cluster and "://" in options.output)
+    others = OF_OTHER_STAGES - places - (OF_CODE if uses_store else set())
     if unused := [name for name in by_name(on_site) if name in others]:
         say(f"only a whole run uses {', '.join(unused)}: no effect on one training")
     return without(on_site, unused)
@@ -180,14 +182,15 @@ def _check_options(options: TrainOptions) -> None:
 def _with_places(options: TrainOptions, request: Request) -> TrainOptions:
     """Return the options, with the dataset and the output that the file names if no option does."""
     data = options.data or ("" if options.cluster else request.get("data", {}).get("uri", ""))
-    claim = request.get("storage", {}).get("output_claim", Storage.output_claim) if options.cluster else ""
-    if not (output := options.output or claim):
+    storage = request.get("storage", {})
+    kept = storage.get("output") or storage.get("output_claim", Storage.output_claim)
+    if not (output := options.output or (kept if options.cluster else "")):
         raise InvalidSetting("--output is missing: pass a folder")
     return replace(options, data=data, output=output)
 
 
 def _packed_code(options: TrainOptions) -> PackedCode | None:
-    return bring_code.pack(options.code, without=None if options.cluster else Path(options.output), say=_say(options))
+    return bring_code.pack(options, without=None if options.cluster else Path(options.output), say=_say(options))
 
 
 def _say(options: TrainOptions) -> Say:

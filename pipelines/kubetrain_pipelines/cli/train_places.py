@@ -9,6 +9,7 @@ from kubetrain_components.jobs.names import check_object_name
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.transfer_container import in_image, with_output
 from kubetrain_components.sync_dataset.publish import published_versions, read_version
 from kubetrain_pipelines.definitions.images import TRAINERS
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -21,6 +22,9 @@ def on_folders(run: RunParameters, data: str, output: str) -> TrainingJob:
     Raises:
         KubetrainError: if the dataset is not a folder that a training can read.
     """
+    if not data and run.train_config.entry:
+        print("no dataset: your script brings its own data; name one with --data", flush=True)
+        return TrainingJob.of(run, data_dir=Path(), output_dir=Path(output).resolve() / run.run_id)
     is_synthetic = run.train_config.data == "synthetic"
     if not is_synthetic:
         _check_names_folder(data)
@@ -39,14 +43,16 @@ def on_folders(run: RunParameters, data: str, output: str) -> TrainingJob:
 def on_pvcs(run: RunParameters, data: str, output: str) -> TrainingJob:
     """
     Raises:
-        InvalidSetting: if data or output cannot name a PVC.
+        InvalidSetting: if data or output cannot name a PVC, and output no store.
     """
-    dataset = dataset_on_pvc(data, output)
+    claim, store = ("", output) if "://" in output else (output, "")
+    dataset = dataset_on_pvc(data, claim)
     if not dataset.claim and run.train_config.data != "synthetic":
         raise InvalidSetting("--data names no PVC: pass PVC or PVC:PATH, or set data.format=synthetic")
-    placed = replace(run, placement=run.placement.with_default_image(TRAINERS[run.framework]))
     places = {"data_dir": Path(DATA_PATH), "output_dir": Path(OUTPUT_PATH, run.run_id)}
-    return TrainingJob.of(placed, dataset_digest=dataset.digest, mounts=dataset.mounts(output), **places)
+    kept = replace(run, storage=replace(run.storage, output=store))
+    placed = with_output(in_image(kept, TRAINERS[run.framework]))
+    return TrainingJob.of(placed, dataset_digest=dataset.digest, mounts=dataset.mounts(claim), **places)
 
 
 def dataset_on_pvc(data: str, output: str) -> DatasetPlace:

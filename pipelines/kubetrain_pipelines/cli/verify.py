@@ -12,7 +12,7 @@ from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error
-from kubetrain_trainer.output.checkpoint_layout import MANIFEST, intact, verify_files
+from kubetrain_trainer.output.manifest import MANIFEST, intact, verify_files
 from kubetrain_trainer.output.training_output import TrainingOutput
 
 MANIFEST_PARENTS = ("versions", "checkpoints")

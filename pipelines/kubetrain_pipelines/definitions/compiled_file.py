@@ -1,12 +1,13 @@
 """A compiled pipeline: its name, its parameters, and the titles of its stages."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
+from kubetrain_components import OUTPUT_PATH
 from kubetrain_components.run.stages import SYNC
 from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, REQUIRED, Parameter
 from kubetrain_pipelines.definitions.version_name import version_name
@@ -21,8 +22,8 @@ TYPES = {
     "NUMBER_INTEGER": int,
     "NUMBER_DOUBLE": float,
     "BOOLEAN": bool,
-    "LIST": list[Any],
-    "STRUCT": dict[str, Any],
+    "LIST": list,
+    "STRUCT": dict,
 }
 
 
@@ -68,6 +69,15 @@ class CompiledFile:
         if not _is_pipeline(spec):
             raise InvalidSetting(f"{path} is not a compiled pipeline: pass a file written by `kubetrain compile`")
         return cls(path=path, content=content, spec=spec)
+
+    def without_output_claim(self) -> Self:
+        """Return the pipeline whose steps mount no output PVC, because they read the output from a store."""
+        documents = list(yaml.safe_load_all(self.content))
+        for platform in (document.get("platforms", {}).get("kubernetes", {}) for document in documents):
+            for executor in platform.get("deploymentSpec", {}).get("executors", {}).values():
+                others = [mount for mount in executor.get("pvcMount", ()) if mount["mountPath"] != OUTPUT_PATH]
+                executor.update(pvcMount=others)
+        return replace(self, content=yaml.safe_dump_all(documents).encode())
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
@@ -15,6 +15,7 @@ from kubetrain_components.run.run_settings import RunSettings
 from kubetrain_pipelines.definitions.images import COMPONENTS, TRAINERS
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.frameworks import PACKAGES
+from kubetrain_trainer.settings.base import kind_of
 
 FRAMEWORKS = {f"train-{framework}": framework for framework in PACKAGES}
 """The framework of each pipeline that trains."""
@@ -30,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 class Parameter:
     name: str
     type: Any
-    """str, int, float, bool, dict[str, Any] or list[Any]."""
+    """str, int, float, bool, dict or list."""
     default: Any
     description: str
     choices: tuple[Any, ...] = ()
@@ -70,7 +71,7 @@ def _parameters(pipeline: str) -> Iterator[Parameter]:
         yield from map(_field_of, in_form)
         if len(in_form) < len(in_group):
             example = '{"name": value}'
-            yield Parameter(f"{group}_{MORE}", dict[str, Any], {}, f"Other settings of {meaning}: {example}.")
+            yield Parameter(f"{group}_{MORE}", dict, {}, f"Other settings of {meaning}: {example}.")
 
 
 def has_setting(pipeline: str, setting: RunSetting) -> bool:
@@ -91,8 +92,8 @@ def _field_of(setting: RunSetting) -> Parameter:
     if setting.name == "train.entry":
         return Parameter(setting.form_field, str, "", "Script or command of your own: train.py --lr 1e-3.")
     default = REQUIRED if declared["is_required"] else setting.default
-    choices = (True, False) if setting.field.type is bool else declared["choices"]
-    return Parameter(setting.form_field, setting.field.type, default, setting.sentence, choices)
+    choices = (True, False) if kind_of(setting.field) is bool else declared["choices"]
+    return Parameter(setting.form_field, kind_of(setting.field), default, setting.sentence, choices)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def signature_of(parameters: Iterable[Parameter]) -> inspect.Signature:
                 parameter.name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=parameter.default,
-                annotation=get_origin(parameter.type) or parameter.type,
+                annotation=parameter.type,
             )
             for parameter in parameters
         ]

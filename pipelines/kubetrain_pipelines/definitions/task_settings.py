@@ -41,9 +41,9 @@ def as_launcher(task: dsl.PipelineTask) -> dsl.PipelineTask:
     return task
 
 
-def with_output(task: dsl.PipelineTask, output_claim: Any) -> dsl.PipelineTask:
-    """Mount the output PVC, for a step that reads what the training wrote."""
-    return kubernetes.mount_pvc(task, pvc_name=output_claim, mount_path=OUTPUT_PATH)
+def with_output(task: dsl.PipelineTask, output_claim: Any, s3_secret: Any) -> dsl.PipelineTask:
+    """Mount the output PVC, for a step that reads what the training wrote, and add the credentials of a store."""
+    return kubernetes.mount_pvc(with_s3_secret(task, s3_secret), pvc_name=output_claim, mount_path=OUTPUT_PATH)
 
 
 def with_s3_secret(task: dsl.PipelineTask, s3_secret: Any) -> dsl.PipelineTask:

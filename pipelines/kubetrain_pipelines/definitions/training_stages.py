@@ -79,8 +79,10 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
     as_launcher(as_step(trained, TRAIN.title))
     reused = trained.outputs["reused"]
 
-    collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], reused=reused, run_id=run["run_id"])
-    with_output(with_own_resources(as_step(collected, COLLECT.title)), output_claim)
+    collected = collect_checkpoint(
+        last_checkpoint=trained.outputs["checkpoint"], reused=reused, run=settings, run_id=run["run_id"]
+    )
+    with_output(with_own_resources(as_step(collected, COLLECT.title)), output_claim, secret)
 
     evaluated = evaluate_model(
         framework=framework,
@@ -92,7 +94,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         run=settings,
         **run,
     )
-    with_output(with_own_resources(as_launcher(as_step(evaluated, EVALUATE.title))), output_claim)
+    with_output(with_own_resources(as_launcher(as_step(evaluated, EVALUATE.title))), output_claim, secret)
 
     promoted = promote_model(
         run=settings,
@@ -103,8 +105,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         refusal=evaluated.outputs["refusal"],
         run_id=run["run_id"],
     )
-    with_output(with_own_resources(as_step(promoted, PROMOTE.title)), output_claim)
-    with_s3_secret(promoted, secret)
+    with_output(with_own_resources(as_step(promoted, PROMOTE.title)), output_claim, secret)
     return Stages(sync=synced, launch=trained, collect=collected, evaluate=evaluated, promote=promoted)
 
 

@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.served import is_served
-from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.jobs.launchers import ALL_LAUNCHERS, Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.launcher import spec_fields
 
@@ -59,7 +59,7 @@ class Cluster:
         """Return the launchers whose kind of job the cluster has. Every cluster has batch Jobs."""
         return [
             launcher
-            for launcher in LAUNCHERS
+            for launcher in ALL_LAUNCHERS
             if launcher is Launcher.JOB or is_served(self.api, launcher.kind(framework).traits.resource)
         ]
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections, reading_problem
 from kubetrain_components.expose_dataset.expose import CannotExpose, ExposureRequest, plan_exposure
-from kubetrain_components.expose_dataset.storage_facts import StorageFacts
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts, is_disk
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret
 
+FILES = "use a file system: --set storage.class=ANOTHER, or name a PVC of one"
+BUCKET_OR_FILES = f"keep checkpoints in your bucket: --set storage.output=s3://BUCKET/PREFIX\nor {FILES}"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -44,8 +46,15 @@ def class_named(wanted: str, classes: Sequence[Manifest]) -> Manifest | None:
     return None
 
 
-def judge_claim(wanted: WantedClaim, found: Manifest | None, namespace: str) -> Finding:
+def judge_claim(
+    wanted: WantedClaim, found: Manifest | None, namespace: str, classes: Sequence[Manifest] = ()
+) -> Finding:
+    is_shared, remedy = wanted.access_mode == "ReadWriteMany", BUCKET_OR_FILES if wanted.purpose == "output" else FILES
     if found is None:
+        provisioner = (class_named(wanted.storage_class, classes) or {}).get("provisioner", "")
+        if is_shared and is_disk(provisioner):
+            disks = f"{provisioner} gives disks, which pods on several nodes cannot write"
+            return missing(f"{wanted.name} would never be bound: {disks}", remedy)
         return ok(f"{wanted.name} will be created: {wanted.size}, {wanted.access_mode}")
     modes, phase = ", ".join(found["spec"]["accessModes"]), (found.get("status") or {}).get("phase", "Pending")
     for objection in objections(found):
@@ -54,12 +63,20 @@ def judge_claim(wanted: WantedClaim, found: Manifest | None, namespace: str) -> 
             f"--set storage.{wanted.purpose}_claim=ANOTHER\n"
             f"or, if you don't need it: kubectl -n {namespace} delete pvc {wanted.name}",
         )
-    if wanted.access_mode == "ReadWriteMany" and "ReadWriteMany" not in modes:
-        return warning(
-            f"{wanted.name} is {modes}: pods on several nodes cannot write to it",
-            f"--set storage.{wanted.purpose}_claim=ANOTHER",
-        )
+    if is_shared and "ReadWriteMany" not in modes:
+        return warning(f"{wanted.name} is {modes}: pods on several nodes cannot write to it", remedy)
     return ok(f"{wanted.name} exists: {modes}, {phase}")
+
+
+def judge_data_claim(name: str, found: Manifest | None, namespace: str) -> Finding:
+    """Judge the PVC of data that pods read where it is."""
+    other = "--set data.uri=pvc://ANOTHER/PATH"
+    if problem := reading_problem(name, found):
+        return missing(f"in {namespace}, {problem}", other)
+    modes = ", ".join(found["spec"]["accessModes"] if found else ())
+    if "Many" in modes:
+        return ok(f"{name} is {modes}")
+    return warning(f"{name} is {modes}: pods on several nodes cannot read it", other)
 
 
 def judge_exposure(request: ExposureRequest, facts: StorageFacts) -> Finding:

@@ -122,7 +122,10 @@ class Examination:
         yield "storage class", self._storage_class
         for wanted in wanted_claims(self.parameters):
             yield f"{wanted.purpose} PVC", partial(self._claim, wanted)
-        yield "exposure", self._exposure
+        yield from [("exposure", self._exposure)] if self.parameters.syncs else []
+        if folder := self.parameters.data_in_place:
+            judge = partial(data.judge_data_claim, folder.claim)
+            yield "data PVC", lambda: judge(self.cluster.claim(folder.claim), self.cluster.namespace)
 
     def _run_check(self, check: str, find: Callable[[], Finding]) -> Finding:
         """Return the finding of one check. After an outage of the server, make no other checks."""
@@ -191,11 +194,10 @@ class Examination:
         return ok("the cluster would create this pod") if isinstance(created, dict) else created
 
     def _launch_step(self) -> Finding:
-        namespace = self.cluster.namespace
         created = self._dry_run({}, launch_step_spec(self._account_name, self.parameters.components_image))
         if isinstance(created, Finding):
-            return judge_refused_launch_step(created, namespace)
-        return judge_launch_step(created, namespace)
+            return judge_refused_launch_step(created, self.cluster.namespace)
+        return judge_launch_step(created, self.cluster.namespace)
 
     def _dry_run(self, metadata: Manifest, spec: Manifest) -> Manifest | Finding:
         """Return the pod as the server would create it, or the finding of its refusal."""
@@ -224,9 +226,8 @@ class Examination:
     def _kueue(self, queue: str) -> Finding:
         version = self.cluster.groups.get(queues.KUEUE, "")
         group = f"{queues.KUEUE}/{version}"
-        cluster_queues = (
-            self.cluster.if_allowed(lambda: self.cluster.objects(f"/apis/{group}/clusterqueues")) if version else []
-        )
+        path = f"/apis/{group}/clusterqueues"
+        cluster_queues = self.cluster.if_allowed(lambda: self.cluster.objects(path)) if version else []
         settings = self.cluster.if_allowed(lambda: self.cluster.get(queues.KUEUE_SETTINGS))
         return queues.judge_kueue(
             queue,
@@ -245,8 +246,7 @@ class Examination:
         return queues.judge_etcd_queue(default)
 
     def _quota(self) -> Finding:
-        quotas = self.cluster.objects(self.api.path("v1", "resourcequotas"))
-        claims = [*self._new_claims(), *self._exposed_claims()]
+        quotas, claims = self.cluster.objects(self.api.path("v1", "resourcequotas")), self._made_claims()
         return capacity.judge_quota(quotas, self.needs, claims, self.cluster.namespace)
 
     def _nodes(self) -> Finding:
@@ -258,7 +258,8 @@ class Examination:
         return data.judge_storage_class(wanted, classes, is_needed=bool(self._new_claims()))
 
     def _claim(self, wanted: WantedClaim) -> Finding:
-        return data.judge_claim(wanted, self.cluster.claim(wanted.name), self.cluster.namespace)
+        classes = self.cluster.if_allowed(lambda: self.cluster.storage_classes) or []
+        return data.judge_claim(wanted, self.cluster.claim(wanted.name), self.cluster.namespace, classes)
 
     def _exposure(self) -> Finding:
         storage = self.parameters.storage
@@ -272,13 +273,12 @@ class Examination:
         claim = self.cluster.claim(storage.staging_claim) or storage.staging.manifest()
         return storage.exposure_of(self.parameters.dataset_uri), storage_facts(self.cluster, claim)
 
-    def _exposed_claims(self) -> list[Manifest]:
-        """Return the PVC by which the pods of the training read a new version, if the run creates one."""
-        try:
-            exposure = plan_exposure(*self._requested_exposure)
-        except CannotExpose:
-            return []
-        return [exposure.manifest()] if exposure.creates_claim else []
+    def _made_claims(self) -> list[Manifest]:
+        """Return the PVCs that the run creates, also the one by which pods read a new version."""
+        with contextlib.suppress(CannotExpose):
+            if self.parameters.syncs and (exposure := plan_exposure(*self._requested_exposure)).creates_claim:
+                return [*self._new_claims(), exposure.manifest()]
+        return self._new_claims()
 
     def _secret(self, name: str, needed: NeededSecret, s3: Status) -> Finding:
         found = self.cluster.get_in_namespace("v1", "secrets", name)
@@ -297,7 +297,7 @@ class Examination:
         else:
             yield from self._run_probes(s3_tests)
         for name, setting in (("dataset", "data.uri"), ("model", "model.uri")):
-            if name not in s3_tests:
+            if name not in s3_tests and not (name == "dataset" and self.parameters.data_in_place):
                 yield skipped(f"not requested: --set {setting}=s3://BUCKET/PREFIX").named(f"S3 {name}")
 
     def _run_probes(self, s3_tests: dict[str, list[str]]) -> list[Finding]:

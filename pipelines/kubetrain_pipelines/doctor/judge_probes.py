@@ -37,7 +37,7 @@ FIX_S3_OF_STEP = (
 )
 UPDATE_SERVER = "update the server, or change its policy"
 PACK = "pack the images into tar shards with `kubetrain pack`, and train on these: --set data.format=tar_shards"
-EXPECTED = "nothing, if the module needs a GPU or the dataset while it is imported"
+EXPECTED = "what it says; nothing, if the module needs a GPU or the dataset while it is imported"
 REMEDIES = {"task": EXPECTED, "dataset": PACK, "model": UPDATE_SERVER}
 """Remedies of warnings, by the test that warns."""
 

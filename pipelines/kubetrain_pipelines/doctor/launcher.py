@@ -14,16 +14,19 @@ INSTALL_TRAINER = (
     "kubectl apply --server-side -k "
     f"'https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v{TRAINER_VERSION}'"
 )
+INSTALL_RAY = "kubectl create -k 'https://github.com/ray-project/kuberay/ray-operator/config/default?ref=v1.5.0'"
 INSTALL = {
     Launcher.TRAINING_OPERATOR: INSTALL_OPERATOR,
     Launcher.TRAINER: INSTALL_TRAINER,
     Launcher.JOB: "kubectl version",
+    Launcher.RAY: INSTALL_RAY,
 }
 NOTES = {
     Launcher.TRAINING_OPERATOR: "Kubeflow has retired this operator, but it works",
     Launcher.TRAINER: "it has no volcano, scheduler-plugins or pods.scale_metrics, and pods.ttl_seconds only with the "
     "reaper",
     Launcher.JOB: "it has no volcano, scheduler-plugins or pods.scale_metrics",
+    Launcher.RAY: "it needs Ray in pods.image, and has no pods.scheduler, pods.host_network or pods.min_workers",
 }
 JOB_SET = "jobset.x-k8s.io"
 NEW_FIELD = "runtimePatches"

@@ -24,6 +24,7 @@ OBJECTS = {
         "services",
     ),
     JobKind.BATCH_JOB: ("jobs.batch", "services"),
+    JobKind.RAY_JOB: ("rayjobs.ray.io", "rayclusters.ray.io", "jobs.batch", "services"),
 }
 """The objects of a training of each kind, by their names in quotas."""
 OF_ETCD = ("jobs.batch", "services")

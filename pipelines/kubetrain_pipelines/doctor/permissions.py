@@ -23,6 +23,7 @@ OF_LAUNCHERS = {
     "trainjobs": Launcher.TRAINER,
     "trainingruntimes": Launcher.TRAINER,
     "services": Launcher.JOB,
+    "rayjobs": Launcher.RAY,
 }
 """The launchers that alone need a resource."""
 

@@ -34,7 +34,8 @@ def plan_probes(
     token, storage, config = secrets.token_hex(4), parameters.storage, parameters.train_config
     claims = tuple(probes.probe_claim(_like_existing(cluster, wanted), token) for wanted in wanted_claims(parameters))
     try:
-        exposure = plan_exposure(storage.exposure_of(parameters.dataset_uri), storage_facts(cluster, claims[0]))
+        request = storage.exposure_of(parameters.dataset_uri)
+        exposure = plan_exposure(request, storage_facts(cluster, claims[0])) if parameters.syncs else None
     except InvalidSetting:  # reported by the exposure check
         exposure = None
     return probes.Probes(
@@ -49,7 +50,7 @@ def plan_probes(
             is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
             etcd=etcd_test(parameters.placement),
         ),
-        task=probes.task_job(token, config, parameters.placement) if is_own_code(config) else None,
+        task=probes.task_job(token, parameters) if is_own_code(config) else None,
     )
 
 

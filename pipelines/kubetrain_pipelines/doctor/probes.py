@@ -32,8 +32,8 @@ from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.check_imports import import_job
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.settings.config import TrainConfig
 
 Say = Callable[[str], None]
 Outcome = Mapping[str, str] | KubetrainError
@@ -127,10 +127,10 @@ def reader_job(
     )
 
 
-def task_job(token: str, config: TrainConfig, training: Placement) -> Job:
+def task_job(token: str, run: RunParameters) -> Job:
     settings: dict[str, Any] = {**WITHOUT_QUEUE, **TIMES}
     identity = JobIdentity(pipeline="doctor", stage="import", run_id=token)
-    return import_job(identity, config, replace(training, **settings))
+    return import_job(identity, run.framework, run.train_config, replace(run.placement, **settings))
 
 
 def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, RUN_ID, STAGE
+from kubetrain_components.jobs.conditions import conditions_of
 from kubetrain_components.jobs.job_identity import run_label
 from kubetrain_components.jobs.job_kinds import PIPELINE_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -144,5 +145,5 @@ def node_name(pod: dict[str, Any]) -> str:
 
 
 def _has_ended(job: Manifest) -> bool:
-    conditions = job.get("status", {}).get("conditions") or []
-    return any(condition["type"] in (*ENDED, "Complete") and condition["status"] == "True" for condition in conditions)
+    ends = [condition for condition in conditions_of(job) if condition["type"] in (*ENDED, "Complete")]
+    return any(condition["status"] == "True" for condition in ends)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kubetrain_pipelines.definitions.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
 from kubetrain_pipelines.kubeflow.find_schedules import (
     chosen,
@@ -18,7 +17,7 @@ from kubetrain_pipelines.kubeflow.find_schedules import (
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.replace_schedule import delete_schedule, replace_schedule
 from kubetrain_pipelines.kubeflow.run import titles_of
-from kubetrain_pipelines.kubeflow.submit import RunOptions, SubmittedRun, prepare_run, start_and_say
+from kubetrain_pipelines.kubeflow.submit import RunOptions, SubmittedRun, file_of, prepare_run, start_and_say
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger, make_trigger
 from kubetrain_pipelines.requests.say import Say
 from kubetrain_trainer.errors import InvalidSetting
@@ -71,7 +70,7 @@ def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say) -> M
 def put_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, digest: str = "") -> Message:
     trigger = make_trigger(timing.cron, timing.every)
     asked = run.read()
-    file = CompiledFile.find(asked.pipeline)
+    file = file_of(asked)
     wanted = {
         **prepare_run(api, file, asked, run, say),
         "display_name": run.name or file.name,

@@ -41,11 +41,17 @@ class SubmittedRun:
 def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:
     """Start a run, and say which before an interrupt takes effect."""
     asked = options.read()
-    file = CompiledFile.find(asked.pipeline)
+    file = file_of(asked)
     source = prepare_run(api, file, asked, options, say)
     name = options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
     run_id = start_and_say(api, source, name, file.version, say)
     return SubmittedRun(id=run_id, name=name, titles=stage_titles(file.spec))
+
+
+def file_of(asked: RequestFile) -> CompiledFile:
+    """Return the pipeline that a request names, whose steps mount no output PVC if its output is in a store."""
+    file = CompiledFile.find(asked.pipeline)
+    return file.without_output_claim() if asked.request.get("storage", {}).get("output") else file
 
 
 def start_and_say(api: KfpApi, source: Message, name: str, subject: str, say: Say) -> str:
@@ -59,12 +65,12 @@ def start_and_say(api: KfpApi, source: Message, name: str, subject: str, say: Sa
 
 def prepare_run(api: KfpApi, file: CompiledFile, asked: RequestFile, options: RunOptions, say: Say) -> Message:
     """Upload the pipeline if needed, and return the fields that a run and a schedule share."""
-    code = bring_code.pack(options.code)
+    code = bring_code.pack(options)
     brings = bring_code.with_code(asked, code)
     parameters, request = fill_form(file.parameters, brings), brings.request
-    check_before_sending(file, parameters)
+    of_code = bring_code.check_scripts(code, check_before_sending(file, parameters))
     unpublished = image_warnings(file.content.decode(), request.get("pods"))
-    for warning in (*secret_warnings(request), *unpublished):
+    for warning in (*secret_warnings(request), *unpublished, *of_code):
         say(f"warning: {warning}")
     check_runs_pipeline(api, file.content)
     bring_code.upload(code, request)

@@ -21,7 +21,7 @@ def run_requested(asked: AskedRun, workspace: Path) -> RunRecord:
     """
     project()  # an error in it would otherwise be found in the process of the pipeline, without a cause
     read = asked.read()
-    brought = bring_code.pack(asked.code, without=workspace)
+    brought = bring_code.pack(asked, without=workspace)
     for warning in secret_warnings(read.request):
         print_line(f"warning: {warning}")
     unpack_code = partial(bring_code.unpack_here, brought, workspace / "code")

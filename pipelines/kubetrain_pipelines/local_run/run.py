@@ -21,7 +21,7 @@ from kubetrain_components.run.parameters import check_on_one_machine
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_start
-from kubetrain_pipelines.local_run.storage import local_storage, with_local_uris
+from kubetrain_pipelines.local_run.storage import local_storage, uses_example, with_local_uris
 from kubetrain_pipelines.requests import bring_code
 from kubetrain_pipelines.requests.one_machine import for_one_machine
 from kubetrain_pipelines.requests.planned_run import fill_form, find_definition, planned_run
@@ -54,10 +54,12 @@ def run_local(
     workspace = workspace.absolute()
     settings = with_local_uris(for_one_machine(asked.request, view.say), asked.pipeline, workspace)
     planned = planned_run(replace(asked, request=settings), "")
-    check_on_one_machine(planned.train_config)
-    bring_code.check_is_here(code, planned.train_config)
+    check_on_one_machine(planned.train_config, planned.dataset_uri)
+    of_code = bring_code.check_is_here(code, planned.train_config)
+    if planned.train_config.entry and uses_example(asked.request, find_definition(asked.pipeline)):
+        view.say("no data.uri: your script gets the example dataset of digits, or none with data.uri=''")
     with _locked(workspace):
-        for warning in entry_warnings(planned.train_config):
+        for warning in (*of_code, *entry_warnings(planned.train_config)):
             view.say(f"warning: {warning}")
         variables = prepare()
         record = RunRecord(

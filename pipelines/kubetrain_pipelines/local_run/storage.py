@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from kubetrain_components.object_store.sources import sources_of, text_of
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.request import Request, by_name, merged
 from kubetrain_components.run.site import MIRROR_VARIABLE
+from kubetrain_pipelines.definitions.pipeline_parameters import REQUIRED
 from kubetrain_pipelines.local_run.embedded_s3 import (
     NEEDS_DEMO,
     embedded_s3,
@@ -42,17 +44,18 @@ def with_local_uris(request: Request, pipeline: str, workspace: Path) -> Request
         embedded = {"data": {"uri": f"s3://{DATASETS}/{DIGITS}"}, "model": {"uri": f"s3://{MODELS}/{definition.name}"}}
         return merged(request, embedded)
     uri = request.get("data", {}).get("uri", "")
-    folder = {"data": {"uri": str(Path(uri).absolute())}} if uri and "://" not in uri else {}
+    places = {name: each if "://" in each else str(Path(each).absolute()) for name, each in sources_of(uri).items()}
+    folder = {"data": {"uri": text_of(places)}} if uri else {}
     has_models = any(item.name == "model_uri" for item in definition.parameters)
     models = {"model": {"uri": (workspace / MODELS / definition.name).as_uri()}} if has_models else {}
     return merged(models, request, folder)
 
 
 def uses_example(request: Request, definition: Definition) -> bool:
-    """Return True if the run trains on scikit-learn's digits from the embedded S3 server: it needs a data.uri, and has
-    none."""
+    """Return True if the run trains on scikit-learn's digits from the embedded S3 server: its form has an
+    empty data_uri, and data.uri is not set, not even to nothing."""
     fields = {item.name: item for item in definition.parameters}
-    is_needed = "data_uri" in fields and fields["data_uri"].is_required and "data_endpoint" in fields
+    is_needed = "data_uri" in fields and fields["data_uri"].default in ("", REQUIRED) and "data_endpoint" in fields
     return is_needed and "uri" not in request.get("data", {})
 
 

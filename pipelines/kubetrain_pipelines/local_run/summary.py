@@ -37,7 +37,7 @@ def print_results(console: Console, record: RunRecord) -> None:
 def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     """Return the results in order, without stages that the run did not reach."""
     rows = []
-    if dataset := record.result_of(SYNC):
+    if (dataset := record.result_of(SYNC)) and dataset["digest"]:
         rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
     if training := record.result_of(TRAIN):
         rows.append(("training", f"{training['step']} steps by {processes(training['world_size'])}"))

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.bring_code.function_script import SCRIPT
+from kubetrain_components.object_store.sources import sources_of
 from kubetrain_components.run.names import GROUPS, RunSetting, find_setting, suggestion
 from kubetrain_components.run.request import Request, by_name, merged, value_of
 from kubetrain_pipelines.requests.request_file import WITHOUT_OWN, RequestFile, read_source
 from kubetrain_pipelines.requests.yaml_text import parse_yaml
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.model_folder import HIDDEN
+from kubetrain_trainer.settings.base import kind_of
 
 FROM_FILE = "@"
-OF_TEXTS = ("pods.env", "pods.nccl", "pods.rendezvous", "pods.secret_env")
+OF_TEXTS = ("data.uri", "pods.env", "pods.nccl", "pods.rendezvous", "pods.secret_env")
 """The settings whose parts are texts, such as 1.10 and 010, or an object in the place of one."""
 
 
@@ -42,6 +45,8 @@ class AskedRun:
         for name, value in (self.settings or {}).items():
             if name in GROUPS:
                 request = merged(request, {name: _checked(name, value)})
+            elif callable(value):
+                raise InvalidSetting(f"there is no setting '{name}': {suggestion(name)}")
             else:
                 own[name] = _as_json(name, value)
         for pair in self.pairs:
@@ -67,7 +72,9 @@ def _checked(group: str, named: Any) -> dict[str, Any]:
 
 
 def _as_json(name: str, value: Any) -> Any:
-    """Return a value of Python as JSON has it: lists instead of tuples, text instead of paths."""
+    """Return a value of Python as JSON has it: lists instead of tuples, text instead of paths, scripts of functions."""
+    if name == "train.entry" and callable(value):
+        return SCRIPT
     try:
         return json.loads(json.dumps(value, default=os.fspath, allow_nan=False))
     except (TypeError, ValueError):
@@ -90,20 +97,23 @@ def _with_pair(request: Request, name: str, text: str) -> Request:
     setting = find_setting(f"{group}.{key}")
     value = _parsed(setting, name, text, is_part=bool(part))
     if part:
-        value = {**request.get(group, {}).get(key, {}), part[0]: value}
+        before = request.get(group, {}).get(key, {})
+        if setting.name == "data.uri":
+            before = {name: uri for name, uri in sources_of(before or "").items() if name}
+        value = {**before, part[0]: value}
     return merged(request, {group: {key: value_of(setting, value)}})
 
 
 def _parsed(setting: RunSetting, name: str, text: str, *, is_part: bool) -> Any:
     """Return the value of a text, or of the file after @: text where text is wanted, else YAML or JSON."""
-    kind = setting.field.type
-    if is_part and kind != dict[str, Any]:
+    kind = kind_of(setting.field)
+    if is_part and kind is not dict and setting.name != "data.uri":
         raise InvalidSetting(f"{setting.name} has no parts, so {name} names nothing: set {setting.name}")
     if text.startswith(FROM_FILE):
         text = _content_of(name, Path(text.removeprefix(FROM_FILE)))
-    takes_text = setting.name in OF_TEXTS if is_part else kind is str or setting.name == "train.entry"
-    is_object = kind == dict[str, Any] and text.startswith("{")
-    return text if takes_text and not is_object else parse_yaml(text, name)
+    takes_text = setting.name in OF_TEXTS if is_part else kind in (str, list) or setting.name == "train.entry"
+    is_structure = (kind is dict and text.startswith("{")) or (kind is list and text.startswith(("[", "- ")))
+    return text if takes_text and not is_structure else parse_yaml(text, name)
 
 
 def _content_of(name: str, file: Path) -> str:

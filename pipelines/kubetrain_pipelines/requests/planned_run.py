@@ -13,6 +13,7 @@ from kubetrain_pipelines.definitions.pipeline_parameters import PIPELINES, Decla
 from kubetrain_pipelines.requests.request_file import RequestFile
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.base import coerced
+from kubetrain_trainer.settings.config import TrainConfig
 
 OF_STEP = ("framework", "pipeline", "components_image", "trainer_image")
 
@@ -54,14 +55,15 @@ def planned_run(asked: RequestFile, run_id: str, placeholders: Request | None = 
     return admitted
 
 
-def check_before_sending(definition: Definition, form: Mapping[str, Any]) -> None:
-    """Refuse what the run's first step would refuse, if it is kubetrain's.
+def check_before_sending(definition: Definition, form: Mapping[str, Any]) -> TrainConfig:
+    """Refuse what the run's first step would refuse, if it is kubetrain's. Return the settings of its training.
 
     Raises:
         InvalidSetting: if a setting cannot be used.
     """
     if admitted := _admitted(definition, "RUN-ID", form):
         planned_manifests(admitted)
+    return admitted.train_config if admitted else TrainConfig()
 
 
 def _admitted(definition: Definition, run_id: str, form: Mapping[str, Any]) -> RunParameters | None:

@@ -17,17 +17,11 @@ EXPANDED = (
 )
 OPERATOR_LABEL = "training.kubeflow.org/"
 SET_BY_OPERATOR = "{name} is the value of a label that pods have only with pods.launcher=training-operator"
-IMAGE_NOTE = (
-    "image {image} must contain kubetrain's trainer: build it from kubetrain's trainer image with your code added, or "
-    "remove pods.image from the file and bring your code with --code"
-)
 
 
 def take_container(draft: Draft, container: Fields, resources: str = "resources") -> None:
     if image := container.take("image", str, ""):
         draft.set("image", image)
-        if not draft.framework:
-            draft.note(IMAGE_NOTE.format(image=image))
     draft.patch(main={"imagePullPolicy": container.take("imagePullPolicy", str, "")})
     container.drop_if("terminationMessagePath", "/dev/termination-log")
     container.drop_if("terminationMessagePolicy", "File")

@@ -27,8 +27,8 @@ SET_BY_KUBETRAIN = re.compile(r"nnodes|nproc-.*|max-restarts|node-rank|master-.*
 LEGACY = "torch.distributed.launch"
 
 CONTRACT = (
-    "your program must read its data from $KUBETRAIN_DATA (/data) and write its model into $KUBETRAIN_OUTPUT/export; "
-    "$KUBETRAIN_RESUME_FROM is the checkpoint to resume from: see docs/own_code.md"
+    "your program must read its data from $KUBETRAIN_DATA (/data) and write its model into $KUBETRAIN_OUTPUT/export, "
+    "if train.outputs does not name it; $KUBETRAIN_RESUME_FROM is the checkpoint to resume from: see docs/own_code.md"
 )
 FOLDER = "the script starts in the WORKDIR of the image, not in {folder}: relative paths count from there"
 OTHER_OPTIONS = "torchrun runs without your options {names}"
@@ -37,7 +37,10 @@ OTHER_NODES = (
 )
 LOCAL_RANK = f"{LEGACY} passes --local-rank to the script, but torchrun does not: let the script read LOCAL_RANK"
 NO_COMMAND = "the manifest has no command: set train.entry to the script or command that the image starts"
-OWN_TRAINER = "without train.entry, the run uses kubetrain's own trainer: set model.name, see docs/models.md"
+OWN_TRAINER = (
+    "without train.entry, the run uses kubetrain's own trainer: set model.name and remove pods.image, see "
+    "docs/models.md"
+)
 LIKE_SETTINGS = "{trainer}; settings that your arguments may stand for: {names}"
 
 UNKNOWN = {"script": "<SCRIPT>"}

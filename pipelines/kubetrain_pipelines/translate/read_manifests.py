@@ -18,13 +18,13 @@ from kubetrain_trainer.errors import InvalidSetting
 ELASTIC_API = "elastic.pytorch.org/v1alpha1"
 MPI_API = "kubeflow.org/v2beta1"
 JOBS = {
-    **{kind.value: (kind.traits.api_version,) for kind in (*TRAINING_KINDS, JobKind.TRAIN_JOB)},
+    **{kind.value: (kind.traits.api_version,) for kind in (*TRAINING_KINDS, JobKind.TRAIN_JOB, JobKind.RAY_JOB)},
     JobKind.MPI_JOB.value: (TRAINING_API, MPI_API),
     "ElasticJob": (ELASTIC_API,),
 }
 """The kinds that can be translated, with their API versions."""
 KINDS = " or ".join([", ".join([*JOBS][:-1]), [*JOBS][-1]])
-OTHER_JOBS = {"MXJob", "RayJob", "RayCluster", "Job", "JobSet"}
+OTHER_JOBS = {"MXJob", "RayCluster", "Job", "JobSet"}
 
 MAX_VALUES = 1_000_000
 TIMESTAMP = "tag:yaml.org,2002:timestamp"

@@ -22,6 +22,7 @@ from kubetrain_pipelines.translate.entry import UNKNOWN
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.kinds import take_elastic_job, take_pytorch_job, take_queue, take_tf_job
 from kubetrain_pipelines.translate.mpi_job import take_mpi_job
+from kubetrain_pipelines.translate.ray_job import take_ray_job
 from kubetrain_pipelines.translate.read_manifests import Manifests, described, name_of
 from kubetrain_pipelines.translate.train_job import framework_of, take_train_job
 from kubetrain_trainer.errors import InvalidSetting
@@ -102,6 +103,8 @@ def translate(manifests: Manifests) -> Translation:
             take_mpi_job(draft, job)
         case "XGBoostJob" | "PaddleJob" | "JAXJob" as kind:
             take_command_job(draft, job, JobKind(kind))
+        case "RayJob":
+            take_ray_job(draft, job)
         case _:
             runtime, framework = _take_runtime(draft, job, manifests)
             take_train_job(draft, job, runtime)

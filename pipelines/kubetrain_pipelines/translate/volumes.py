@@ -22,6 +22,8 @@ OWN_NAMES = re.compile(rf"claim-\d+|{SHARED_MEMORY}")
 def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
     mounts, volumes, others = main.items("volumeMounts"), pod.items("volumes"), _mounts_of_others(pod, main)
     _rename((*mounts, *volumes, *others), OWN_NAMES, "job-{}")
+    if not draft.framework:
+        _propose_data(draft, mounts, volumes)
     memory = {item.name: item for item in volumes if item.get("emptyDir.medium", str) == "Memory"}
     own = [item for item in mounts if _is_own(draft, _path(item))]
     kept = [item for item in mounts if item not in own]
@@ -34,6 +36,13 @@ def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
     for volume in volumes:
         if volume.content and volume.name not in unused:
             _take_volume(draft, volume)
+
+
+def _propose_data(draft: Draft, mounts: list[Fields], volumes: list[Fields]) -> None:
+    claims = {volume.name: volume.get("persistentVolumeClaim.claimName", str) for volume in volumes}
+    for mount in [item for item in mounts if claims.get(item.name) and not _path(item).startswith(OUTPUT_PATH)]:
+        uri = f"pvc://{claims[mount.name]}/{mount.get('subPath', str, '')}".rstrip("/")
+        draft.note(f"if the dataset of the job is at {_path(mount)}, set data.uri={uri}: pods find it at /data")
 
 
 def _mounts_of_others(pod: Fields, main: Fields) -> list[Fields]:
@@ -62,9 +71,6 @@ def _take_shared_memory(draft: Draft, volume: Fields) -> None:
 
 
 def _take_volume(draft: Draft, volume: Fields) -> None:
-    claim = volume.get("persistentVolumeClaim.claimName", str)
-    if claim and not draft.framework:
-        draft.note(f"training reads data.uri: if PVC {claim} has its dataset, copy the dataset to S3")
     if "hostPath" in volume.content:
         draft.note(f"volume {volume.name} is a hostPath, which Pod Security baseline and restricted refuse")
     draft.patch({"volumes": [_without_secrets(draft, volume.path, volume.take_all())]})

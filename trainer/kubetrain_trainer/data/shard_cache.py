@@ -11,36 +11,26 @@ import contextlib
 import hashlib
 import json
 import os
-import socket
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.sidecar import answered, connected, line_of
 
 VARIABLE = "KUBETRAIN_SHARD_CACHE"
 """The environment variable with the folder of the cache."""
-SOCKET = "socket"
 TRAINING, EVALUATION = "training", "evaluation"
 PARTS = {TRAINING: 0.75, EVALUATION: 0.25}
 """The parts of the cache, as fractions of its size, so that a validation does not displace what is trained next."""
-MAX_ADDRESS_BYTES = 100
-"""Addresses of sockets are limited to 108 bytes, on some systems to 104."""
-ABSENT_SECONDS, PAUSE_SECONDS = 300.0, 0.2
 HINT_TIMEOUT_SECONDS = 1.0
 """Timeout of requests that the training can do without."""
 STORED_SHARDS = "stored-shards.json"
 """The file of a dataset version that lists shards which were not copied to it, but stay in the store."""
 STORED_SCHEMA = "kubetrain/stored-shards/v1"
-
-
-class ShardUnavailable(KubetrainError):
-    """The store does not answer: a later start of the training may succeed."""
-
-    is_curable = True
 
 
 class StoredShard(NamedTuple):
@@ -72,73 +62,27 @@ class ShardCache:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return os.open(path, os.O_RDONLY)
-            with self._answer({"need": shard}) as answer:
-                if error := answer["error"]:
-                    raise (ShardUnavailable if answer["is_curable"] else KubetrainError)(error)
-                with contextlib.suppress(FileNotFoundError):
-                    return os.open(path, os.O_RDONLY)
+            with self._answer({"need": shard}), contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDONLY)
 
     def announce(self, shards: Iterable[StoredShard]) -> None:
         """Say which shards will be needed next. This may be lost: what is needed is asked for."""
-        with contextlib.suppress(OSError), self._connected(HINT_TIMEOUT_SECONDS) as connection:
-            connection.sendall(self._line({"announce": list(shards)}))
+        with contextlib.suppress(OSError), connected(self.folder, HINT_TIMEOUT_SECONDS) as connection:
+            connection.sendall(line_of(self._request({"announce": list(shards)})))
 
     def counts(self) -> dict[str, int]:
         """Return how many shards were fetched, and how often one was not there when it was needed; empty if unknown."""
-        with contextlib.suppress(OSError, ValueError), self._connected(HINT_TIMEOUT_SECONDS) as connection:
-            connection.sendall(self._line({"counts": True}))
-            counts: dict[str, int] = json.loads(connection.makefile().readline())
+        with contextlib.suppress(OSError, ValueError), connected(self.folder, HINT_TIMEOUT_SECONDS) as connection:
+            connection.sendall(line_of(self._request({"counts": True})))
+            counts: dict[str, int] = json.loads(connection.makefile().readline())["counts"]
             return counts
         return {}
 
-    @contextlib.contextmanager
-    def _answer(self, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the answer within its connection; ask again if the process beside the training restarts."""
-        deadline = time.monotonic() + ABSENT_SECONDS
-        while True:
-            with contextlib.ExitStack() as stack:
-                try:
-                    connection = stack.enter_context(self._connected())
-                    connection.sendall(self._line(request))
-                    asked = time.monotonic()
-                    line = connection.makefile().readline()
-                    deadline += time.monotonic() - asked  # a store in trouble may delay the answer for minutes
-                except OSError as error:
-                    line, cause = "", str(error)
-                else:
-                    cause = "it ended"
-                if line:
-                    yield json.loads(line)
-                    return
-            if time.monotonic() > deadline:
-                raise ShardUnavailable(
-                    f"nothing serves the shard cache {self.folder} ({cause}): see the log of the container beside it"
-                )
-            time.sleep(PAUSE_SECONDS)
+    def _answer(self, request: Mapping[str, Any]) -> AbstractContextManager[Mapping[str, Any]]:
+        return answered(self.folder, self._request(request), "the shard cache")
 
-    def _line(self, request: Mapping[str, Any]) -> bytes:
-        return json.dumps({"part": self.part, **request}).encode() + b"\n"
-
-    @contextlib.contextmanager
-    def _connected(self, timeout: float | None = None) -> Iterator[socket.socket]:
-        with short_address(self.folder) as address, socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(timeout)
-            connection.connect(address)
-            yield connection
-
-
-@contextlib.contextmanager
-def short_address(folder: Path) -> Iterator[str]:
-    """Yield a path of the cache's socket that is short enough for an address."""
-    path = str(folder / SOCKET)
-    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
-        yield path
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
+    def _request(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"part": self.part, **request}
 
 
 def stored_shards_json(shards: Iterable[StoredShard]) -> bytes:

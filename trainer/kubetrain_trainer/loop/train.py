@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from kubetrain_trainer.data.dataset_files import check_dataset
 from kubetrain_trainer.data.sampling import Batch
 from kubetrain_trainer.data.stream_plan import Plan
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.failures import AT_THE_START, annotating_errors
 from kubetrain_trainer.loop.schedule import is_finished
 from kubetrain_trainer.loop.training import AnyTraining, Metrics
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.checkpoint_layout import (
     TrainingProgress,
     choose_checkpoint,
     open_checkpoint,
     remove_partial,
 )
-from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost
+from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.watchdog import STORAGE_SECONDS, Watchdog
@@ -46,7 +48,7 @@ log = logging.getLogger(__name__)
 def recorded_run(framework: str, arguments: Arguments, role: ProcessRole) -> Iterator[None]:
     """Record that the run begins, and withdraw it if it is refused before its first step."""
     if role.local_rank == 0:
-        check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+        check_dataset(arguments)
     if role.is_rank_0:
         arguments.output.begin(framework, arguments.config, arguments.dataset_digest)
     try:
@@ -124,6 +126,7 @@ def _resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
     if path is None:
         return TrainingProgress(), -1
     log.info("rank %d resumes from %s", training.group.role.rank, path)
+    output_store.begin(Path(path).parents[1])
     checkpoint = open_checkpoint(Path(path))
     progress, is_own = plan.resumed(checkpoint.progress), checkpoint.path.parent == training.output.checkpoints
     if not is_own:

@@ -12,8 +12,9 @@ from typing import Any
 
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.output.checkpoint_layout import resumable_checkpoints
+from kubetrain_trainer.output.manifest import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.output.model_folder import listed_file, open_model
-from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION, TrainingOutput
+from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_group import ProcessGroup
 from kubetrain_trainer.settings.config import TrainConfig

@@ -4,10 +4,12 @@
 <folder>/model/         the version, as it was published
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Mapping
 
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.errors import KubetrainError
@@ -42,7 +44,7 @@ def measure_latest(arguments: Arguments, classes: Sequence[str], measure: Measur
     fetched = read_json(arguments.latest / FETCHED)
     latest = {"metrics": {}, **fetched}
     if fetched["version"] and not fetched["problem"]:
-        latest |= _measured(arguments, classes, measure)
+        latest.update(_measured(arguments, classes, measure))
     return {"latest": latest}
 
 

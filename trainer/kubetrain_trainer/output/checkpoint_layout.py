@@ -11,35 +11,39 @@ sizes. The newest checkpoint is the one
 with the highest step in its manifest, regardless of file names and times.
 """
 
-import hashlib
-import json
+from __future__ import annotations
+
 import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Callable
 
-from kubetrain_trainer.durable_files import finite, flush_directory, flush_file, read_json, sha256_of, write_json
+from kubetrain_trainer.durable_files import flush_directory, sha256_of
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output import output_store
+from kubetrain_trainer.output.manifest import (
+    MANIFEST,
+    CorruptFiles,
+    describe_files,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
 from kubetrain_trainer.settings.config import TrainConfig
 
 log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/checkpoint/v1"
-MANIFEST = "manifest.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
 WriteFiles = Callable[[Path], object]
 """A function that writes the framework's files to a directory."""
 
 
-class CorruptFiles(KubetrainError):
-    """Files are missing or differ from their manifest."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainingProgress:
     """The position of a training. A resumed run needs this and the framework's files, nothing else."""
 
@@ -50,7 +54,7 @@ class TrainingProgress:
     """Samples of the current epoch that all processes together have used."""
     samples_seen: int = 0
 
-    def after_step(self, samples: int, epoch_size: int) -> Self:
+    def after_step(self, samples: int, epoch_size: int) -> TrainingProgress:
         completed, position = divmod(self.samples_in_epoch + samples, epoch_size)
         return type(self)(
             step=self.step + 1,
@@ -92,9 +96,13 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    directory: Path, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
+    directory: Path,
+    progress: TrainingProgress,
+    details: Mapping[str, Any],
+    write_files: WriteFiles,
+    check: Callable[[], object] = int,
 ) -> Checkpoint:
-    """Write the framework's files and their manifest to a partial directory, then rename it."""
+    """Write the framework's files and their manifest to a partial directory, check, then rename it."""
     final = directory / f"step-{progress.step:08d}"
     partial = directory / f".{final.name}{PARTIAL}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -103,6 +111,7 @@ def write_checkpoint(
         write_files(partial)
         manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
         write_manifest(partial, manifest)
+        output_store.publish(partial, check)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
         raise
@@ -119,51 +128,6 @@ def _put_in_place(partial: Path, final: Path) -> None:
     partial.rename(final)
     flush_directory(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def describe_files(directory: Path) -> list[dict[str, Any]]:
-    """Flush each file to disk, in subfolders too, and return its path in the directory, its size and its hash.
-
-    Raises:
-        KubetrainError: for a link, or a file with the name of the manifest.
-    """
-    described = []
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory).as_posix()
-        if path.is_symlink() or name == MANIFEST:
-            reason = "is a link" if path.is_symlink() else "has a name that kubetrain uses"
-            raise KubetrainError(f"{path} {reason}: write a file with another name")
-        path.chmod(0o755 if path.is_dir() else 0o644)  # later steps read it as other users
-        if path.is_dir():
-            flush_directory(path)
-        else:
-            flush_file(path)
-            described.append({"name": name, "size": path.stat().st_size, "sha256": sha256_of(path)})
-    return described
-
-
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    write_json(folder / MANIFEST, {**manifest, "sha256": _hash_of(manifest)})
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    return intact(read_json(folder / MANIFEST))
-
-
-def intact(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest without the hash of its own.
-
-    Raises:
-        ValueError: if it has another content than its writer gave it.
-    """
-    content = {name: value for name, value in manifest.items() if name != "sha256"}
-    if manifest["sha256"] != _hash_of(content):
-        raise ValueError("its content differs from its hash")
-    return content
-
-
-def _hash_of(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(finite(manifest), sort_keys=True).encode()).hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -199,7 +163,7 @@ def _candidates(directory: Path) -> list[Path]:
 
 def _half_replaced(directory: Path) -> dict[Path, Path]:
     """Return the missing checkpoints whose replacement was interrupted between its two renames, with their folders."""
-    written = [directory / path.name[1:].removesuffix(PARTIAL) for path in directory.glob(f".*{PARTIAL}")]
+    written = [directory / path.name[1 : -len(PARTIAL)] for path in directory.glob(f".*{PARTIAL}")]
     found = {final: sorted(directory.glob(f".{final.name}{REPLACED}*")) for final in written if not final.exists()}
     return {final: replaced[-1] for final, replaced in found.items() if replaced}
 
@@ -243,28 +207,9 @@ def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
     return float(-value if metric.direction == "min" else value)
 
 
-def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:
-    """Compare every file with the hash in its manifest.
-
-    Raises:
-        CorruptFiles: if a file is missing or differs.
-    """
-    wrong = [file["name"] for file in described if not _is_intact(directory / file["name"], file)]
-    if wrong:
-        raise CorruptFiles(
-            f"{directory} is corrupt (missing or different from the manifest: {', '.join(wrong)}); "
-            "delete this directory so that an intact one is used"
-        )
-
-
-def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
-    if not path.is_file() or path.stat().st_size != described["size"]:
-        return False
-    return bool(sha256_of(path) == described["sha256"])
-
-
 def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
     """Yield the checkpoints that a training can resume from, the newest first, and log those that are not intact."""
+    output_store.begin(directory.parent)
     return _intact(directory, reversed(resumable_checkpoints(directory)))
 
 
@@ -295,6 +240,7 @@ def _intact(directory: Path, checkpoints: Iterable[Checkpoint]) -> Iterator[Chec
 
 def remove_checkpoint(path: Path) -> None:
     """Rename the checkpoint to hide it, then delete it. remove_partial() completes interrupted removals."""
+    output_store.remove(path)
     hidden = path.with_name(f".{path.name}.removed")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)

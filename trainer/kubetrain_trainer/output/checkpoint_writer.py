@@ -1,12 +1,14 @@
 """Write checkpoints in a background thread, one at a time, while the training continues."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
@@ -40,7 +42,7 @@ class CheckpointWriter:
         """The last checkpoint that this run wrote or resumed from. Later ones are damaged: the run did not resume from
         them."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> CheckpointWriter:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
@@ -151,7 +153,7 @@ def remove_superseded(newest: Checkpoint, config: TrainConfig) -> None:
     for checkpoint in superseded(complete_checkpoints(newest.path.parent), newest, config):
         try:
             remove_checkpoint(checkpoint.path)
-        except OSError as error:
+        except (OSError, KubetrainError) as error:
             log.warning("cannot remove %s (%s): trying again after the next checkpoint", checkpoint.path, error)
         else:
             log.info("removed %s", checkpoint.name)

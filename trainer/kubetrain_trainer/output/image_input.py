@@ -1,5 +1,7 @@
 """The preprocessing of images for the built-in models: in training, in the evaluation, and for users of a model."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

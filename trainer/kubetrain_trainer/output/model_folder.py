@@ -5,6 +5,8 @@
 <models>/<version>/…             its files
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,7 +14,7 @@ from typing import Any
 
 from kubetrain_trainer.durable_files import read_json, sha256_of
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.output.training_output import PUBLISHED_DESCRIPTION
+from kubetrain_trainer.output.manifest import PUBLISHED_DESCRIPTION
 from kubetrain_trainer.settings.config import TrainConfig
 
 SCHEMA = "kubetrain/model/v2"

@@ -1,10 +1,13 @@
 """Only the newest start of a run may save: if two train at once, their checkpoints and metrics would mix."""
 
+from __future__ import annotations
+
 import uuid
 from pathlib import Path
 
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.output import output_store
 
 _own: dict[Path, str] = {}
 """The ids of the starts in this process, by the folder of their output."""
@@ -13,6 +16,7 @@ _own: dict[Path, str] = {}
 def become_newest_start(output: Path) -> None:
     _own[output] = uuid.uuid4().hex
     write_atomically(output / ".start", _own[output].encode())
+    output_store.push(output / ".start")
 
 
 def check_is_newest_start(output: Path) -> None:
@@ -20,6 +24,7 @@ def check_is_newest_start(output: Path) -> None:
     Raises:
         KubetrainError: if the run has been started again since it was started in this process.
     """
+    output_store.pull(output / ".start")
     if output in _own and (output / ".start").read_text() != _own[output]:
         raise KubetrainError(
             f"another start of this run began to train while this one did, and saves to {output}: this one ends, so "

@@ -13,32 +13,38 @@
     evaluation.json   metrics of the exported model on the test split
 """
 
+from __future__ import annotations
+
 import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.checkpoint_layout import (
-    MANIFEST,
     Checkpoint,
-    CorruptFiles,
     TrainingProgress,
     WriteFiles,
     damaged_checkpoints,
-    describe_files,
-    intact,
     intact_checkpoints,
     read_checkpoint,
-    verify_files,
     write_checkpoint,
-    write_manifest,
 )
 from kubetrain_trainer.output.image_input import describe_input
+from kubetrain_trainer.output.manifest import (
+    MANIFEST,
+    CorruptFiles,
+    describe_export,
+    intact,
+    verify_files,
+    write_manifest,
+)
 from kubetrain_trainer.output.newest_start import become_newest_start, check_is_newest_start
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.layers import patterns_in
@@ -48,8 +54,6 @@ from kubetrain_trainer.versions import provenance
 CONFIG_SCHEMA = "kubetrain/config/v1"
 EXPORT_SCHEMA = "kubetrain/export/v1"
 EVALUATION_SCHEMA = "kubetrain/evaluation/v1"
-PUBLISHED_DESCRIPTION = "model.json"
-"""The file beside a published model that describes it."""
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +81,7 @@ class TrainingOutput:
     def export(self) -> Path:
         return self.path / "export"
 
-    def _other_run(self, run_id: str) -> "TrainingOutput":
+    def _other_run(self, run_id: str) -> TrainingOutput:
         """Return the output of another run under the same root."""
         return TrainingOutput(self.path.parent / run_id)
 
@@ -88,6 +92,7 @@ class TrainingOutput:
             KubetrainError: if the folder holds the output of another training.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        output_store.begin(self.path)
         if not self.is_finished():
             become_newest_start(self.path)
         origin = {"framework": framework, "dataset_digest": dataset_digest}
@@ -114,9 +119,10 @@ class TrainingOutput:
         """Forget a run that has not trained, so that other settings may use its ID."""
         if not (self.metrics.exists() or self.checkpoints.exists()):
             (self.path / "config.json").unlink(missing_ok=True)
+            output_store.push(self.path / "config.json")
 
     def _record(self, config: Mapping[str, Any]) -> None:
-        write_json(self.path / "config.json", config)
+        self._write("config.json", config)
 
     def read_config(self) -> dict[str, Any]:
         return self._read("config.json")
@@ -139,12 +145,9 @@ class TrainingOutput:
     def write_checkpoint(
         self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
     ) -> Checkpoint:
-        def write_as_the_newest(folder: Path) -> None:
-            write_files(folder)
-            check_is_newest_start(self.path)
-
-        check_is_newest_start(self.path)
-        return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_as_the_newest)
+        check = partial(check_is_newest_start, self.path)
+        check()
+        return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files, check)
 
     def checkpoint_to_resume(self, resume_from: str) -> Checkpoint | None:
         """Return this run's newest intact checkpoint. If it has none, return that of the run named by resume_from.
@@ -191,7 +194,7 @@ class TrainingOutput:
     def finish(self, last: Checkpoint, **details: str) -> None:
         """Record that the training completed, its last checkpoint as proof, and those details that are not empty."""
         given = {name: text for name, text in details.items() if text}
-        write_json(self.path / "result.json", {"status": "completed", **_identity(last), **given})
+        self._write("result.json", {"status": "completed", **_identity(last), **given})
 
     def stopped_result(self, last: Checkpoint) -> dict[str, Any]:
         """Return the result of a stopped training. It is not written to a file, because the run can be resumed."""
@@ -201,6 +204,7 @@ class TrainingOutput:
         return self.read_result() is not None
 
     def read_result(self) -> dict[str, Any] | None:
+        output_store.pull(self.path / "result.json")
         return self._read("result.json") if (self.path / "result.json").exists() else None
 
     def verify_result(self, result: Mapping[str, Any]) -> Checkpoint:
@@ -228,6 +232,7 @@ class TrainingOutput:
             with with_filename(self.export):
                 write_files(partial)
             write_manifest(partial, {**identity, "files": describe_export(partial)})
+            output_store.publish(partial)
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
             raise
@@ -243,6 +248,7 @@ class TrainingOutput:
         """
         identity = self._identity_of_export(checkpoint)
         write_manifest(self.export, {**identity, "files": describe_export(self.export)})
+        output_store.publish(self.export)
 
     def _identity_of_export(self, checkpoint: Checkpoint) -> dict[str, Any]:
         origin = self._origin()
@@ -257,7 +263,7 @@ class TrainingOutput:
 
     def write_evaluation(self, evaluation: Mapping[str, Any]) -> None:
         # On one line, because a confusion matrix would take one line per number.
-        write_json(self.path / "evaluation.json", {"schema": EVALUATION_SCHEMA, **evaluation}, indent=None)
+        self._write("evaluation.json", {"schema": EVALUATION_SCHEMA, **evaluation}, indent=None)
 
     def read_evaluation(self) -> dict[str, Any]:
         return self._read("evaluation.json")
@@ -271,30 +277,18 @@ class TrainingOutput:
             "config_digest": self.train_config().digest,
         }
 
+    def _write(self, name: str, content: Mapping[str, Any], indent: int | None = 2) -> None:
+        write_json(self.path / name, content, indent)
+        output_store.push(self.path / name)
+
     def _read(self, name: str, check: Callable[[Any], dict[str, Any]] = dict) -> dict[str, Any]:
+        output_store.pull(self.path / name)
         try:
             return check(read_json(self.path / name))
         except FileNotFoundError:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise KubetrainError(f"{self.path / name} is damaged: restore it, or start a new run") from None
-
-
-def describe_export(folder: Path) -> list[dict[str, Any]]:
-    """Return the files of a model, for its manifest.
-
-    Raises:
-        KubetrainError: if there is none, or one that cannot be published.
-    """
-    files = describe_files(folder)
-    if not files:
-        raise KubetrainError(
-            f"there is no model in {folder}: write it to the folder export of $KUBETRAIN_OUTPUT, or with "
-            "session.finish() into the folder that it passes"
-        )
-    if (folder / PUBLISHED_DESCRIPTION).exists():
-        raise KubetrainError(f"{folder / PUBLISHED_DESCRIPTION} has a name that kubetrain uses: write another one")
-    return files
 
 
 def _shown(name: str) -> str:
@@ -311,4 +305,4 @@ def _identity(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

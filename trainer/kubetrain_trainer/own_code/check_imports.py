@@ -1,14 +1,17 @@
 """Tries a task, script or command of your own before any data is moved.
 
-python -m kubetrain_trainer.own_code.check_imports --model package.module:function
+python -m kubetrain_trainer.own_code.check_imports --framework pytorch --model package.module:function
 
 It reports one sentence. A module, function, script or program that is missing is an error. Anything else that goes
 wrong is a warning: this pod has no GPU and no dataset, which the module may need while it is imported.
 """
 
+from __future__ import annotations
+
 import argparse
 
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.own_code.check_model import check_writes_model, texts_here
 from kubetrain_trainer.own_code.check_script import check_entry
 from kubetrain_trainer.processes.entry_point import SENTENCE_LENGTH, run
 from kubetrain_trainer.processes.import_path import load_function
@@ -19,18 +22,19 @@ from kubetrain_trainer.termination import report_result
 ERROR, WARNING = "error: ", "warning: "
 
 
-def check_imports(config: TrainConfig) -> None:
-    seen = _try(config)
+def check_imports(framework: str, config: TrainConfig) -> None:
+    seen = _try(framework, config)
     print(seen, flush=True)
     report_result({"status": "completed", "seen": {"task": seen}})
 
 
-def _try(config: TrainConfig) -> str:
+def _try(framework: str, config: TrainConfig) -> str:
     entry = parse_entry(config.entry)
     tried = entry.name if entry else config.model
     try:
         if entry:
-            return check_entry(entry)
+            can_start = check_entry(entry, framework, config.requirements)
+            return next((f"{WARNING}{said}" for said in check_writes_model(config, texts_here(entry))), can_start)
         load_function(config.model)
     except KubetrainError as error:
         return f"{ERROR}{_short(error)}"
@@ -45,11 +49,13 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:SENTENCE_LENGTH]
 
 
-def _config() -> TrainConfig:
+def _arguments() -> tuple[str, TrainConfig]:
     parser = argparse.ArgumentParser(description="Try to import code of your own.", allow_abbrev=False)
+    parser.add_argument("--framework", required=True)
     TrainConfig.add_flags(parser)
-    return TrainConfig.from_flags(parser.parse_args())
+    parsed = parser.parse_args()
+    return parsed.framework, TrainConfig.from_flags(parsed)
 
 
 if __name__ == "__main__":
-    run(lambda: check_imports(_config()))
+    run(lambda: check_imports(*_arguments()))

@@ -1,5 +1,7 @@
 """Finds out without running it whether a script or command of your own can start here."""
 
+from __future__ import annotations
+
 import ast
 import importlib.util
 import re
@@ -9,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.own_code.requirements import check_requirements
 from kubetrain_trainer.settings.entry import Entry
 
 PYTHON = ("python", "python3", "torchrun")
@@ -42,19 +45,36 @@ WITH_VALUE = (
 """Their options whose value is the next word. After any other, such as -m or --no-python, the script is not known."""
 
 
-def check_entry(entry: Entry) -> str:
+def check_entry(entry: Entry, framework: str, requirements: str) -> str:
     """Return a sentence for the log.
 
     Raises:
-        InvalidSetting: if a script, a program or a module that a script imports is missing.
-        SyntaxError: if a script is not Python.
+        InvalidSetting: if a script, a program, a module that a script imports or what starts its processes is missing.
     """
+    if framework == "pytorch" and entry.script and importlib.util.find_spec("torch") is None:
+        raise InvalidSetting(
+            f"train.entry: torchrun starts '{entry.script}', but there is no PyTorch where it would run: choose a "
+            "pods.image that has it, or set a command as train.entry"
+        )
+    if requirements:
+        check_requirements(requirements)
     for part in _entries(entry):
-        if part.command:
+        if part.command and not requirements:
             check_program(part.command[0])
     for script in scripts_of(entry):
-        _check_script(script)
+        _check_script(script, may_lack=bool(requirements))
     return f"'{entry.name}' can start"
+
+
+def check_scripts_here(entry: Entry, requirements: str) -> None:
+    """Check the scripts that this Python will run: a command may start another one.
+
+    Raises:
+        InvalidSetting: if a script, or a module that it imports, is missing.
+    """
+    for part in _entries(entry):
+        if part.script:
+            _check_script(part.script, may_lack=bool(requirements))
 
 
 def check_program(name: str) -> None:
@@ -71,7 +91,12 @@ def existing_script(name: str) -> Path:
 
 def scripts_of(entry: Entry) -> list[str]:
     """Return the scripts that the training and the evaluation run, as far as they are known."""
-    return [script for part in _entries(entry) if (script := part.script or _script_of(part.command))]
+    return [script for part in _entries(entry) if (script := script_of(part))]
+
+
+def script_of(entry: Entry) -> str:
+    """Return the script that the training runs; empty if it is not known."""
+    return entry.script or _script_of(entry.command)
 
 
 def _entries(entry: Entry) -> list[Entry]:
@@ -91,12 +116,16 @@ def _script_of(command: Sequence[str]) -> str:
     return ""
 
 
-def _check_script(script: str) -> None:
+def _check_script(script: str, *, may_lack: bool) -> None:
     path = existing_script(script)
     text = path.read_text()
+    try:
+        module = ast.parse(text, script)
+    except SyntaxError as error:
+        raise InvalidSetting(f"train.entry: '{script}' is not Python: {error}") from None
     sys.path.insert(0, str(path.parent))
-    missing = sorted({name for name in _imported(ast.parse(text, script)) if importlib.util.find_spec(name) is None})
-    if missing and "sys.path" not in text:  # which may add the folders that have them
+    missing = sorted({name for name in _imported(module) if importlib.util.find_spec(name) is None})
+    if missing and not may_lack and "sys.path" not in text:  # which may add the folders that have them
         raise InvalidSetting(
             f"train.entry: '{script}' imports modules that are not installed where it would run: {', '.join(missing)}"
         )

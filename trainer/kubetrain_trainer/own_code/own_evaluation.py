@@ -3,6 +3,8 @@
 python -m kubetrain_trainer.own_code.own_evaluation --data-dir DATA --output-dir OUTPUT
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
@@ -10,13 +12,16 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kubetrain_trainer.data.dataset_files import check_dataset
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.models.latest_model import measure_latest
 from kubetrain_trainer.output.model_folder import ModelFolder
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code.own_output import METRICS_FILE, Metrics, read_own_metrics, saving, write_own_evaluation
 from kubetrain_trainer.own_code.program import environment, own_entry, run_entry, run_program, with_variables
-from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
+from kubetrain_trainer.own_code.requirements import use_requirements
+from kubetrain_trainer.processes.entry_point import Arguments, evaluation_arguments, run
+from kubetrain_trainer.processes.process_role import own_role
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.settings.entry import Entry
 from kubetrain_trainer.termination import report_result
@@ -26,15 +31,16 @@ def evaluate(arguments: Arguments) -> None:
     evaluation, output = own_entry(arguments).evaluation, arguments.output
     if evaluation is None:
         raise InvalidSetting("train.entry has no evaluation: name a script or a command")
-    check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+    check_dataset(arguments)
     (output.path / METRICS_FILE).unlink(missing_ok=True)
-    os.environ.update(environment(arguments) | {"KUBETRAIN_MODEL": str(output.export)})
+    os.environ.update({**environment(arguments), "KUBETRAIN_MODEL": str(output.export)})
+    use_requirements(arguments.config.requirements, output, own_role())
     measure = partial(measure_published, evaluation, dict(os.environ), Path.cwd())  # as they were before the script ran
     run_entry(evaluation)
     metrics = _measured(evaluation, output)
     latest = measure_latest(arguments, (), measure)
     with saving():
-        write_own_evaluation(output, metrics, "test", latest)
+        write_own_evaluation(output, output.read_export(), metrics, "test", latest)
     report_result({"status": "completed", "metrics": metrics})
 
 
@@ -49,7 +55,7 @@ def measure_published(
             "KUBETRAIN_CONFIG": json.dumps(config.to_dict()),
         }
         command = evaluation.command or (sys.executable, evaluation.script, *evaluation.args)
-        found = variables | own
+        found = {**variables, **own}
         if code := run_program(with_variables(command, found), env=found, cwd=folder):
             raise KubetrainError(f"the evaluation, {evaluation.name}, ended with exit code {code} for it")
         return _measured(evaluation, TrainingOutput(Path(output)))

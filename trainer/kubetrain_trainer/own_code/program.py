@@ -1,5 +1,7 @@
 """A training by a script or command of your own: what it finds, and how it runs."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import faulthandler
@@ -17,14 +19,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kubetrain_trainer.data.dataset_files import check_dataset
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.failures import annotating_errors, own_line
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, intact_checkpoints
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.own_code import session
 from kubetrain_trainer.own_code.check_script import check_program, existing_script
+from kubetrain_trainer.own_code.own_files import working_folder
 from kubetrain_trainer.own_code.own_output import accept_model, forget_model
-from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost
+from kubetrain_trainer.own_code.requirements import use_requirements
+from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import own_role
 from kubetrain_trainer.reporting.mlflow_log import log_to_mlflow
 from kubetrain_trainer.settings.entry import Entry, parse_entry
@@ -47,18 +52,22 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
     end_without_teardown(succeeded)
     entry = own_entry(arguments)
     if role.local_rank == 0:
-        check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+        check_dataset(arguments)
     if role.is_rank_0:
         for warning in entry_warnings(arguments.config):
             print(warning, flush=True)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
+        if arguments.config.outputs:
+            os.chdir(working_folder(output, role, arguments.config.outputs))
+        folder = Path.cwd()  # which the script may leave
         forget_model(output, role)
         os.environ.update(environment(arguments))
+        use_requirements(arguments.config.requirements, output, role)
         with _ending_mlflow_run(arguments) if role.is_rank_0 and entry.command else contextlib.nullcontext():
             run_entry(entry)
         with StopSignal() as stop:  # a pod that has to end now may complete what takes seconds
-            accept_model(output, role, stop)
+            accept_model(output, role, stop, folder)
     if role.is_rank_0:
         report_result(output.read_result() or {})
     succeeded.set()
@@ -99,7 +108,7 @@ def environment(arguments: Arguments) -> dict[str, str]:
     """Return the variables by which a script learns what it needs."""
     saved = _newest_checkpoint(arguments.output, arguments.config.resume_from)
     return {
-        "KUBETRAIN_DATA": str(arguments.data_dir),
+        "KUBETRAIN_DATA": str(arguments.data_dir) if arguments.data_dir != Path() else "",
         "KUBETRAIN_OUTPUT": str(arguments.output.path),
         "KUBETRAIN_RUN_ID": arguments.output.path.name,
         "KUBETRAIN_RESUME_FROM": str(saved.path) if saved else "",
@@ -136,7 +145,7 @@ def with_variables(arguments: Sequence[str], variables: Mapping[str, str] = os.e
     Kubernetes does not do it either: the value of a secret would be recorded with the settings.
     """
 
-    def value(found: "re.Match[str]") -> str:
+    def value(found: re.Match[str]) -> str:
         return "$" if found["escaped"] else variables.get(found["name"] or found["place"], found[0])
 
     return [REFERENCE.sub(value, argument) for argument in arguments]
@@ -155,6 +164,10 @@ def _run_script(entry: Entry) -> None:
         if ended.code not in (None, 0):
             _report_exit(ended)
             raise
+    except Exception as error:
+        for failure in getattr(error, "worker_failures", {}).values():
+            raise getattr(failure, "_base_exc", failure) from error  # Ray Train's own message begins with tracebacks
+        raise
 
 
 def _report_exit(ended: SystemExit) -> None:

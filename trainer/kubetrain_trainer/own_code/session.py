@@ -16,16 +16,19 @@ Every process calls these functions, in the same order; only the one of rank 0 w
 init_process_group(), or session.use(strategy). Without kubetrain, they only print the progress.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from kubetrain_trainer.failures import AT_THE_START
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
 from kubetrain_trainer.output.checkpoint_writer import remove_superseded
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -36,6 +39,7 @@ from kubetrain_trainer.own_code.own_output import (
     record_end,
     saving,
     whole_number,
+    write_own_metrics,
 )
 from kubetrain_trainer.own_code.session_peers import Peers, peers_of
 from kubetrain_trainer.processes.process_role import own_role
@@ -97,16 +101,19 @@ def save(step: Any, write: Write, metrics: Mapping[str, Any] = NO_METRICS, *, co
     _session().reached = whole_number(step)
 
 
-def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:
+def finish(
+    write_export: Write | None = None, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False
+) -> None:
     """Write the model, with the metrics that the gate reads, and record that the training is complete.
 
-    If collective, every process calls write_export, as in save().
+    If collective, every process calls write_export, as in save(). Without write_export, only the metrics are written:
+    the model is what the script has written into $KUBETRAIN_OUTPUT/export, or what train.outputs names.
     """
     _session().finish(write_export, numbers(metrics), collective)
 
 
-@functools.cache
-def _session() -> "Session | WithoutKubetrain":
+@functools.lru_cache(maxsize=None)
+def _session() -> Session | WithoutKubetrain:
     is_training = all(os.environ.get(name) for name in NEEDED) and "KUBETRAIN_MODEL" not in os.environ
     if is_training:
         output, config = (os.environ[name] for name in NEEDED)
@@ -139,6 +146,7 @@ class Session:
         path = self._peers.from_rank_0(self._find_checkpoint)
         if path is None:
             return None
+        output_store.fetch(Path(path))
         checkpoint = open_checkpoint(Path(path))
         print(f"rank {self._role.rank} resumes from {checkpoint.path}", flush=True)
         self._step = checkpoint.step
@@ -155,7 +163,7 @@ class Session:
             return
         self._report_of_rank_0(step).show(step, values)
 
-    def _report_of_rank_0(self, step: int) -> "Report":
+    def _report_of_rank_0(self, step: int) -> Report:
         if self._report is None:
             resumed_step = self._step or step - 1  # a script may resume without resume()
             self._report = Report(self._output, self._config, self._role.world_size, resumed_step)
@@ -195,16 +203,26 @@ class Session:
 
     def _write_together(self, write: Write, folder_of_rank_0: Path | None) -> None:
         """Write this process's files into rank 0's folder, and wait until every process has done so."""
-        write(Path(self._peers.from_rank_0(lambda: str(folder_of_rank_0))))
+        if folder_of_rank_0:
+            output_store.begin_parts(folder_of_rank_0)
+        folder = Path(self._peers.from_rank_0(lambda: str(folder_of_rank_0)))
+        folder.mkdir(parents=True, exist_ok=True)  # on a disk of its own
+        write(folder)
+        self._peers.wait()
+        if self._role.local_rank == 0 and not self._role.is_rank_0:
+            output_store.put_part(folder)
         self._peers.wait()
 
-    def finish(self, write_export: Write, metrics: Mapping[str, float], collective: bool) -> None:
+    def finish(self, write_export: Write | None, metrics: Mapping[str, float], collective: bool) -> None:
         if self._is_stopping:
             print(
                 "stopped before the end without session.save(): this run resumes from its last checkpoint", flush=True
             )
             end_process(EXIT_CODE)
-        self._write_by_rank_0(lambda write_it: self._export(write_it, metrics), write_export, collective)
+        if write_export:
+            self._write_by_rank_0(lambda write_it: self._export(write_it, metrics), write_export, collective)
+        else:
+            self._peers.from_rank_0(lambda: write_own_metrics(self._output, metrics))
         self._peers.leave()
 
     def _export(self, write_export: Write, metrics: Mapping[str, float]) -> None:
@@ -231,7 +249,7 @@ class Report:
         row = {"step": step, **values}
         self._metrics.append(row)
         self._events.append(row)
-        self._newest |= row  # a script may log the training and the validation apart
+        self._newest.update(row)  # a script may log the training and the validation apart
         self._page.show_steps(self._newest)
         self._page.show_logged(self._newest)
         print(format_progress(**row), flush=True)

@@ -1,5 +1,7 @@
 """How the processes of a script of your own agree: by the process group or strategy that the script has created."""
 
+from __future__ import annotations
+
 import importlib
 import sys
 from collections.abc import Callable

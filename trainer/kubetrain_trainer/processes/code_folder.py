@@ -1,5 +1,7 @@
 """The folders from which a process of ours imports your own code."""
 
+from __future__ import annotations
+
 import os
 import sys
 from pathlib import Path
@@ -16,6 +18,11 @@ def enter_code_folder() -> None:
     if folder := os.environ.get(VARIABLE):
         os.chdir(folder)
         sys.path.insert(0, folder)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        prepend("PYTHONPATH", folder)
     else:
         sys.path.append(str(Path.cwd()))
+
+
+def prepend(variable: str, folder: str) -> None:
+    """Let the processes that this one starts look into the folder first."""
+    os.environ[variable] = os.pathsep.join(filter(None, (folder, os.environ.get(variable))))

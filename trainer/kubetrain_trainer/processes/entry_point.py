@@ -1,5 +1,7 @@
 """Startup and failure of the trainers' programs: they parse flags, and report failures in one sentence."""
 
+from __future__ import annotations
+
 import argparse
 import logging
 import os
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import explain, is_mistake, own_line
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.processes.code_folder import enter_code_folder
 from kubetrain_trainer.settings.config import TrainConfig
@@ -28,7 +31,7 @@ IN_A_GRAPH = "in user code:"
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Arguments:
     config: TrainConfig
     data_dir: Path
@@ -78,7 +81,7 @@ def _message_of(error: Exception) -> str:
     message = str(error)
     if not message.startswith(IN_A_GRAPH):
         return message
-    parts = [part.strip() for part in message.removeprefix(IN_A_GRAPH).split("\n\n")]
+    parts = [part.strip() for part in message[len(IN_A_GRAPH) :].split("\n\n")]
     own = "\n".join(part for part in parts if not part.startswith('File "')).strip()
     return own.removeprefix(f"{type(error).__name__}: ")
 
@@ -95,6 +98,7 @@ def evaluation_arguments(description: str) -> Arguments:
     parser = _parser(description)
     parser.add_argument("--latest", type=Path, help="folder of the latest published model, to evaluate it too")
     parsed = parser.parse_args()
+    output_store.begin(parsed.output_dir)
     return replace(_arguments(parsed, TrainingOutput(parsed.output_dir).train_config()), latest=parsed.latest)
 
 
@@ -121,23 +125,3 @@ def _fail(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] = ()) -> N
     print(f"error: {sentence}", flush=True)
     report_failure(sentence, curable=curable, avoid_nodes=avoid_nodes)
     end_process(1)
-
-
-def check_no_file_is_lost(data_dir: Path, published: int) -> None:
-    """Compare the number of files with that of the version's manifest; 0 if the data is not a version.
-
-    Volumes may be purged or restored after a version was synced.
-
-    Raises:
-        KubetrainError: if there are fewer.
-    """
-    found = sum(len(files) for _, _, files in os.walk(data_dir, onerror=_refuse_unreadable)) if published else 0
-    if found < published:
-        raise KubetrainError(
-            f"{data_dir} has {found} files, but the dataset version was published with {published}: the others were "
-            "lost since (is its volume purged, or was it restored?); delete the version and sync the dataset again"
-        )
-
-
-def _refuse_unreadable(error: OSError) -> None:
-    raise KubetrainError(f"cannot read {error.filename} ({error.strerror}): check its permissions") from error

@@ -1,5 +1,7 @@
 """Loading of users' own tasks and pipelines, given as package.module:function."""
 
+from __future__ import annotations
+
 import importlib
 import sys
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The rank of this process and the number of processes, read from torchrun's variables or from TF_CONFIG."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 from kubetrain_trainer.errors import InvalidSetting
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProcessRole:
     rank: int = 0
     world_size: int = 1

@@ -1,5 +1,7 @@
 """The CPUs, the memory, the generation of the GPUs and the node of this process."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import platform

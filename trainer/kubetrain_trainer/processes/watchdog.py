@@ -3,6 +3,8 @@
 It watches from before the processes meet until the last step.
 """
 
+from __future__ import annotations
+
 import contextlib
 import faulthandler
 import math
@@ -14,7 +16,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 from kubetrain_trainer.failures import FIRST_STEP
 from kubetrain_trainer.processes.process_role import ProcessRole
@@ -124,7 +125,7 @@ class Watchdog:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Watchdog:
         faulthandler.register(signal.SIGALRM, chain=True)
         self._thread.start()
         self.beat_start()

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from kubetrain_trainer.data.dataset_files import check_dataset
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.models.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.models.latest_model import Metrics, measure_latest
 from kubetrain_trainer.output.image_input import with_recorded_input
 from kubetrain_trainer.output.model_folder import ModelFolder
-from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
+from kubetrain_trainer.processes.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
 from kubetrain_trainer.pytorch_ddp.export import load_export, load_weights
@@ -36,7 +37,7 @@ from kubetrain_trainer.settings.config import TrainConfig
 
 def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
-    check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+    check_dataset(arguments)
     config, device = arguments.config, choose_device(arguments.config, ProcessRole())
     task = build_task(config, arguments.data_dir)
     export = load_export(arguments.output, task.model, device)

@@ -12,6 +12,7 @@ from torch import distributed as dist
 from kubetrain_trainer.durable_files import flush_file
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.pytorch_ddp.group import patient_group
@@ -48,6 +49,7 @@ class JointWriting:
         names = [shard_file(rank, self._processes) for rank in range(self._processes)]
         for name in names:
             (folder / name).touch()  # else a network file system might show an older list of files
+        output_store.begin_parts(folder)
         self._from_rank_0(str(folder))
         write_file(folder / names[0])
         for name, rank, problem in zip(names, range(self._processes), self._to_rank_0(""), strict=True):
@@ -76,8 +78,10 @@ class JointWriting:
 def _problem(write_file: WriteFile, path: Path) -> str:
     """Write the file, and return what went wrong, if anything."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # on a disk of its own
         write_file(path)
         flush_file(path)
+        output_store.put_part(path.parent, [path.name])
     except Exception as error:  # noqa: BLE001 - rank 0 raises it
         cause = os_error_behind(error)
         return describe_os_error(cause) if cause else f"({type(error).__name__}: {error})"

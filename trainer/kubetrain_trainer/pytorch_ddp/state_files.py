@@ -18,6 +18,7 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor, nn
 
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.unusable_files import foreign_error
 from kubetrain_trainer.pytorch_ddp.sharding import is_dtensor
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
@@ -37,6 +38,7 @@ def save_state(state: Any, path: Path) -> None:
 
 def read_files(checkpoint: Path) -> list[Any]:
     """Return the state in each file, whose tensors are read when they are needed."""
+    output_store.fetch(checkpoint)
     return [load_state(path, torch.device("cpu"), mmap=True) for path in _files(checkpoint)]
 
 

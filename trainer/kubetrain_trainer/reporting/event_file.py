@@ -7,6 +7,8 @@ event:   protobuf Event {1: wall_time, 2: step, 3: file_version, 5: summary {1: 
          7: session_log {1: status}}
 """
 
+from __future__ import annotations
+
 import struct
 import time
 from array import array

@@ -1,5 +1,7 @@
 """metrics.jsonl, to which the training appends one JSON object per line."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,7 @@
 """The training's metrics in Prometheus' text format, and the HTTP server for them."""
 
+from __future__ import annotations
+
 import logging
 import os
 import socket
@@ -7,10 +9,10 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler
 from itertools import chain
-from typing import Any
+from typing import Any, Mapping
 
 from kubetrain_trainer.reporting.step_window import StepWindow, quantile
 
@@ -169,7 +171,7 @@ def _serve(port: int, page: Callable[[], str], must_stop: threading.Event) -> No
             server.handle_request()
 
 
-def _open_server(port: int, handler: type[BaseHTTPRequestHandler], must_stop: threading.Event) -> "_Server | None":
+def _open_server(port: int, handler: type[BaseHTTPRequestHandler], must_stop: threading.Event) -> _Server | None:
     has_warned = False
     while not must_stop.is_set():
         try:
@@ -203,7 +205,7 @@ class _Server(socketserver.ThreadingTCPServer):
         super().server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # clients that disconnect are not worth logging
+        if not isinstance(sys.exc_info()[1], OSError):  # clients that disconnect are not worth logging
             super().handle_error(request, client_address)
 
 

@@ -1,15 +1,17 @@
 """A run of MLflow's REST API 2.0, without MLflow's package: it would add hundreds of megabytes to the images."""
 
+from __future__ import annotations
+
 import base64
 import json
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -21,7 +23,7 @@ MAX_METRICS, MAX_PARAMETERS = 1000, 100
 MESSAGE_LENGTH = 200
 MARK = "kubetrain.mark"
 """The tag by which a run is found whose creation was not confirmed."""
-PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+PASSING = {HTTPStatus.REQUEST_TIMEOUT, 425, HTTPStatus.TOO_MANY_REQUESTS}
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 Fields = Mapping[str, Any]
 

@@ -4,6 +4,8 @@ It reads metrics.jsonl and asks the server what it already has. So nothing waits
 does not answer, and the copy of a training that was killed continues where it ended.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -208,7 +210,7 @@ def _metrics_of(rows: list[dict[str, Any]], logged: Mapping[str, int]) -> Iterat
     for row in rows:
         for name, value in row.items():
             key = accepted_name(name)
-            if name != "step" and isinstance(value, int | float) and row["step"] > logged.get(key, -1):
+            if name != "step" and isinstance(value, (int, float)) and row["step"] > logged.get(key, -1):
                 yield {"key": key, "value": value, "timestamp": timestamp, "step": row["step"]}
 
 
@@ -222,7 +224,7 @@ def _parameters(config: TrainConfig, run: LoggedRun) -> Iterator[dict[str, str]]
 
 def _numbers(model_args: Mapping[str, Any]) -> dict[str, float]:
     """Return the arguments that cannot be secrets, because they are numbers."""
-    numbers = {name: value for name, value in model_args.items() if isinstance(value, int | float)}
+    numbers = {name: value for name, value in model_args.items() if isinstance(value, (int, float))}
     return {f"model_args.{accepted_name(name)}": value for name, value in numbers.items()}
 
 

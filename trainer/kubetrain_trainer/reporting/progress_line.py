@@ -1,5 +1,7 @@
 """The log lines with which a process reports its progress."""
 
+from __future__ import annotations
+
 PREFIX = "[kubetrain] "
 """A prefix that users' own output is unlikely to have."""
 

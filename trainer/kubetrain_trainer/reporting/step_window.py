@@ -1,5 +1,7 @@
 """Training speed, since the last line of metrics and since the start."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import time

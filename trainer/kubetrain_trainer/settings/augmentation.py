@@ -4,11 +4,13 @@ Both frameworks apply what is drawn here. It depends only on the seed, the epoch
 is the same after a resumption and with another number of processes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import cos, exp, log, radians, sin, sqrt
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Tuple
 
 from kubetrain_trainer.settings.base import Settings, setting
 
@@ -18,10 +20,10 @@ SMALLEST_CROP = 0.01
 ERASED_AREAS, ERASED_RATIOS = (0.02, 1 / 3), (0.3, 3.3)
 STRONGEST = 30
 """The magnitude at which the operations of RandAugment change images most."""
-Box = tuple[float, float, float, float]
+Box = Tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, as fractions of its width and height."""
 WHOLE, NOTHING = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0)
-Affine = tuple[float, ...]
+Affine = Tuple[float, ...]
 """The six numbers of an affine map from the places of the changed image to those of the image, both from the center."""
 UNCHANGED = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
@@ -35,7 +37,7 @@ class Random(Protocol):
     def betavariate(self, alpha: float, beta: float) -> float: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Recipe(Settings):
     """The options in the setting `augment`."""
 
@@ -101,7 +103,7 @@ class Color(IntEnum):
     EQUALIZE = 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Drawn:
     """The changes of one image. Places are fractions of width and height."""
 
@@ -157,13 +159,11 @@ def rand_augment(recipe: Recipe, random: Random) -> tuple[Affine, list[tuple[Col
 
 
 def color_amount(kind: Color, strength: float) -> float:
-    match kind:
-        case Color.POSTERIZE:
-            return float(8 - round(4 * abs(strength)))  # bits that are left
-        case Color.SOLARIZE:
-            return 255 * (1 - abs(strength))  # brighter values are inverted
-        case _:
-            return 1 + 0.9 * strength
+    if kind is Color.POSTERIZE:
+        return float(8 - round(4 * abs(strength)))  # bits that are left
+    if kind is Color.SOLARIZE:
+        return 255 * (1 - abs(strength))  # brighter values are inverted
+    return 1 + 0.9 * strength
 
 
 def rotation(strength: float) -> Affine:

@@ -1,5 +1,7 @@
 """Settings: frozen dataclasses that convert to JSON and flags and back, and validate each field."""
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 import hashlib
@@ -8,9 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+
+if TYPE_CHECKING:
+    from typing import Self
 
 MAX_INTEGER = 2**31 - 1
 """Kubernetes accepts no larger users and counts."""
@@ -52,12 +57,12 @@ def setting(
     facts = {"only": only, "pytorch_choices": pytorch_choices, "used_with": used_with, "is_changeable": is_changeable}
     shown = {"is_internal": is_internal, "is_required": is_required, "in_form": in_form, "name": name}
     declared = {**rules, **facts, **shown, "entry": entry}
-    if isinstance(default, dict | list):
+    if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=default.copy, metadata=declared)
     return dataclasses.field(default=default, metadata=declared)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Settings:
     """Base of the classes whose fields are all declared with setting()."""
 
@@ -120,9 +125,9 @@ class Settings:
         return {field.name: cls._checked(field, values[field.name]) for field in fields(cls) if field.name in values}
 
     @classmethod
-    def _checked(cls, field: "Field[Any]", value: Any) -> Any:
+    def _checked(cls, field: Field[Any], value: Any) -> Any:
         name = cls.public_name(field.name)
-        value = coerced(name, field.type, value)
+        value = coerced(name, kind_of(field), value)
         _check_rules(name, value, field.metadata)
         return value
 
@@ -133,7 +138,7 @@ class Settings:
     def parse(cls, name: str, text: str) -> Any:
         """Parse the value of a setting from text on a command line."""
         cls._check_name(name)
-        kind = {field.name: field.type for field in fields(cls)}[name]
+        kind = next(kind_of(field) for field in fields(cls) if field.name == name)
         return parse_value(cls.public_name(name), kind, text)
 
     @classmethod
@@ -176,6 +181,11 @@ class Settings:
 def changed_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, which includes those without a default."""
     return {field.name: own for field in fields(value) if (own := getattr(value, field.name)) != default_of(field)}
+
+
+def kind_of(field: Field[Any]) -> type:
+    """Return the type of a setting's values, which is that of its default."""
+    return type(default_of(field))
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -236,16 +246,14 @@ def coerced(name: str, kind: Any, value: Any) -> Any:
         return float(value)
     if kind in (str, bool) and isinstance(value, kind):
         return value
-    if (kind == dict[str, Any] and isinstance(value, Mapping)) or (
-        kind == list[Any] and isinstance(value, list | tuple)
-    ):
+    if (kind is dict and isinstance(value, Mapping)) or (kind is list and isinstance(value, (list, tuple))):
         return _integers_restored(value)
     raise InvalidSetting(f"{name} must be {_describe(kind)}, not {value!r}")
 
 
 def _is_number(value: Any) -> bool:
     try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
         return False
 
@@ -253,13 +261,13 @@ def _is_number(value: Any) -> bool:
 def _integers_restored(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _integers_restored(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_integers_restored(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _describe(kind: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list[Any]: "a JSON list"}
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a JSON list"}
     return words.get(kind, "a JSON object")
 
 

@@ -1,5 +1,7 @@
 """The settings of a training."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,7 +26,7 @@ GROUPS: dict[str, type[Settings]] = {
 """The groups of settings by their headings in docs/settings.md."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainConfig(
     ObservingSettings,  # the groups in reverse, because the fields of a dataclass begin with those of its last base
     SpeedSettings,

@@ -1,5 +1,7 @@
 """Checks of settings that contradict each other, or that no limit of a single one covers."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -43,9 +45,24 @@ def check_framework(framework: str, config: Config) -> None:
 def _code_problems(config: Config) -> Iterator[str]:
     if config.code and not re.fullmatch("[0-9a-f]{32}", config.code):
         yield f"train.code must be the digest of an archive, not '{config.code}': bring a folder with --code"
+    if config.requirements and not config.entry:
+        yield "train.requirements is for a train.entry: a task needs an image that has its packages"
     changed = config.changed_settings() if config.entry else {}
     for name in (name for name in config.names_with("entry", "refused") if name in changed):
         yield f"{config.public_name(name)} is for the trainer's loop: your script may do the same"
+    yield from _model_problems(config)
+
+
+def _model_problems(config: Config) -> Iterator[str]:
+    if not config.entry and (config.outputs or not config.publishes):
+        yield "train.outputs and train.publishes are for a script of your own, train.entry: leave them out"
+    if not config.publishes and (config.outputs or "evaluation" in config.entry):
+        yield "train.publishes=false leaves no model for train.outputs, or for the evaluation of train.entry"
+    for pattern in config.outputs:
+        path = PurePosixPath(pattern if isinstance(pattern, str) else "")
+        if not path.parts or path.is_absolute() or ".." in path.parts:
+            example = '["model.pt", "outputs/"]'
+            yield f"train.outputs must name files in the script's working directory, as {example}, not {pattern!r}"
 
 
 def _data_problems(config: Config) -> Iterator[str]:

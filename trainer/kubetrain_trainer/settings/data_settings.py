@@ -1,5 +1,7 @@
 """The settings of what a training reads: its task, its data and how images are changed."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +11,7 @@ from kubetrain_trainer.settings.base import Settings, setting
 from kubetrain_trainer.settings.synthetic_data import SyntheticData
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TaskSettings(Settings):
     model: str = setting(
         "digits_cnn",
@@ -24,6 +26,11 @@ class TaskSettings(Settings):
         entry="used",
         in_form=True,
     )
+    requirements: str = setting(
+        "",
+        "requirements.txt of an entry: pip installs what the image lacks of it, once beside the outputs of the runs",
+        entry="used",
+    )
     code: str = setting(
         "", "archive of your own code that the pods fetch, by its digest", entry="used", is_internal=True
     )
@@ -32,7 +39,7 @@ class TaskSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DataSettings(Settings):
     data: str = setting(
         "image_folder",
@@ -89,7 +96,7 @@ class DataSettings(Settings):
         return int(self.cache_gb * 1e9)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImageSettings(Settings):
     evaluation_crop: float = setting(
         1.0,

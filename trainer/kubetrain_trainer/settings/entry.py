@@ -1,5 +1,7 @@
 """The script or command of your own that a training runs instead of the trainer's loop: the setting `train.entry`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ EVALUATION = "evaluation"
 EXAMPLE = 'write {"script": "train.py", "args": ["--epochs=3"]} or {"command": ["python", "train.py"]}'
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
     script: str = ""
     """Python file, which runs in each process of the training."""
@@ -19,7 +21,7 @@ class Entry:
     """Arguments of the script."""
     command: tuple[str, ...] = ()
     """Program with its arguments, which runs once in each pod."""
-    evaluation: "Entry | None" = None
+    evaluation: Entry | None = None
     """Evaluates the model, in a pod of its own; None: nothing does."""
 
     @property
@@ -56,13 +58,13 @@ def _parse(name: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> Entry:
 
 
 def _texts(name: str, given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple):
+    if not isinstance(given, (list, tuple)):
         raise InvalidSetting(f"{name} must be a JSON list, such as {['python', 'train.py']}, not {given!r}")
     return tuple(_text(f"each part of {name}", part) for part in given)
 
 
 def _text(name: str, given: Any) -> str:
     """Return the text; a number is one too, because JSON has numbers where a command line has text."""
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
+    if isinstance(given, bool) or not isinstance(given, (str, int, float)):
         raise InvalidSetting(f"{name} must be a string, not {given!r}")
     return str(given)

@@ -1,5 +1,7 @@
 """The layers of a model, by the names of its parameters."""
 
+from __future__ import annotations
+
 import logging
 import re
 from collections import Counter
@@ -57,7 +59,8 @@ def matching(patterns: str, names: Iterable[str]) -> set[str]:
     Raises:
         InvalidSetting: if a pattern matches none.
     """
-    all_names, found = list(names), set[str]()
+    all_names: list[str] = list(names)
+    found: set[str] = set()
     for pattern in patterns_in(patterns):
         matched = {name for name in all_names if any(fnmatchcase(name, glob) for glob in (pattern, f"{pattern}[./]*"))}
         if not matched:

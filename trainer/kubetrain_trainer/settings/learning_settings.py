@@ -1,5 +1,7 @@
 """The settings of what a training learns from its data: its steps, its optimizer and its first weights."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +12,7 @@ from kubetrain_trainer.settings.optimizer_args import OPTIMIZERS
 from kubetrain_trainer.settings.schedule_args import SCHEDULES
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StepSettings(Settings):
     epochs: int = setting(15, "passes over the training data", minimum=1, in_form=True)
     max_steps: int = setting(
@@ -55,7 +57,7 @@ class StepSettings(Settings):
         return self.global_batch_size or self.batch_size * processes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LearningSettings(Settings):
     optimizer: str = setting("sgd", "optimizer", choices=tuple(OPTIMIZERS), in_form=True)
     optimizer_args: dict[str, Any] = setting(
@@ -115,7 +117,7 @@ class LearningSettings(Settings):
         return SCHEDULES[self.schedule].within(f"schedule={self.schedule}", self.schedule_args)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StartSettings(Settings):
     initial_weights: str = setting(
         "",

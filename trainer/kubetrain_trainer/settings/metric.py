@@ -1,5 +1,7 @@
 """The metric that decides which checkpoint is the best: the setting `metric`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -5,6 +5,8 @@ they return more than one tensor in training. Keras' original EfficientNet is mi
 input itself.
 """
 
+from __future__ import annotations
+
 import difflib
 import math
 

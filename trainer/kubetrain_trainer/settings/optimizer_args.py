@@ -1,5 +1,7 @@
 """The options of each optimizer, which the setting `optimizer_args` holds."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -7,7 +9,7 @@ from typing import Any, ClassVar
 from kubetrain_trainer.settings.base import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OptimizerArgs(Settings):
     GROUP: ClassVar[str] = "train.optimizer_args"
 
@@ -16,13 +18,13 @@ class OptimizerArgs(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sgd(OptimizerArgs):
     momentum: float = setting(0.9, "momentum", minimum=0, maximum=0.999999)
     nesterov: bool = setting(False, "whether to use Nesterov momentum")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AdamW(OptimizerArgs):
     beta1: float = setting(0.9, "decay of the average of gradients", minimum=0, maximum=0.999999)
     beta2: float = setting(0.999, "decay of the average of their squares", minimum=0, maximum=0.999999)

@@ -1,8 +1,11 @@
 """The settings of how a training runs: what it keeps, how fast it is and what it reports."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings.base import Settings, setting
@@ -11,7 +14,7 @@ from kubetrain_trainer.settings.metric import Metric, parse_metric
 OTHER_METRIC = "set train.metric=loss, or add it to the metrics of the Task"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CheckpointSettings(Settings):
     checkpoint_every: int = setting(100, "steps between checkpoints", minimum=1, is_changeable=True)
     validate_every: int = setting(
@@ -54,6 +57,19 @@ class CheckpointSettings(Settings):
         "start from the newest checkpoint of another run: its id, under the same output root",
         entry="used",
     )
+    outputs: list[Any] = setting(
+        [],
+        "files that become the model of a script of your own, as patterns in its working directory, such as "
+        '["model_best.pth.tar", "outputs/"]: needed only if it writes elsewhere than into $KUBETRAIN_OUTPUT/export',
+        is_changeable=True,
+        entry="used",
+    )
+    publishes: bool = setting(
+        True,
+        "whether the run publishes a model; false: a script of your own uploads it, or makes none",
+        is_changeable=True,
+        entry="used",
+    )
 
     @property
     def best_by(self) -> Metric:
@@ -72,7 +88,7 @@ class CheckpointSettings(Settings):
             raise InvalidSetting(f"train.metric cannot be '{name}', which the task does not measure: {remedy}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SpeedSettings(Settings):
     precision: str = setting(
         "auto",
@@ -147,7 +163,7 @@ class SpeedSettings(Settings):
         return self.compile in ("reduce-overhead", "max-autotune")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ObservingSettings(Settings):
     log_every: int = setting(10, "steps between lines of metrics", minimum=1, is_changeable=True)
     metrics_port: int = setting(

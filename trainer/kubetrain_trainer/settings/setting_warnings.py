@@ -1,5 +1,7 @@
 """Warnings of settings that are allowed, but hardly meant."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from typing import Any
 

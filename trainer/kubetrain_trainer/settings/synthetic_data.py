@@ -1,12 +1,14 @@
 """The options of generated data, which the setting `synthetic` holds."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 
 from kubetrain_trainer.settings.base import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SyntheticData(Settings):
     GROUP: ClassVar[str] = "data.synthetic"
 

@@ -1,5 +1,7 @@
 """The TensorFlow trainer: MultiWorkerMirroredStrategy, configured by TF_CONFIG."""
 
+from __future__ import annotations
+
 import logging
 import os
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kubetrain_trainer.output import output_store
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.output.model_folder import listed_file
@@ -80,6 +81,7 @@ def restore(
     Raises:
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
+    output_store.fetch(checkpoint.path)
     state, variables = _load(checkpoint.path / STATE_FILE), _state(model, optimizer, averages)
     state = _add_averages(state) if averages else _drop_averages(state)
     shapes, saved = ({name: tensor.shape for name, tensor in found.items()} for found in (variables, state))

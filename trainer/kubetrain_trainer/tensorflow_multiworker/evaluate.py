@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kubetrain_trainer.data.dataset_files import check_dataset
 from kubetrain_trainer.data.image_folder import log_notes
 from kubetrain_trainer.data.sample_order import batches_of
 from kubetrain_trainer.data.sampling import evaluation_indices
@@ -19,7 +20,7 @@ from kubetrain_trainer.models.evaluation_record import ClassPredictions, write_e
 from kubetrain_trainer.models.latest_model import Metrics, measure_latest
 from kubetrain_trainer.output.image_input import with_recorded_input
 from kubetrain_trainer.output.model_folder import ModelFolder
-from kubetrain_trainer.processes.entry_point import Arguments, check_no_file_is_lost, evaluation_arguments, run
+from kubetrain_trainer.processes.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.reporting.progress_line import format_progress
 from kubetrain_trainer.settings.config import TrainConfig
@@ -34,7 +35,7 @@ from kubetrain_trainer.tensorflow_multiworker.training import Training
 
 def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
-    check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
+    check_dataset(arguments)
     config = arguments.config
     role = ProcessRole()
     prepare_devices(config, role)

@@ -4,6 +4,8 @@ python -m kubetrain_trainer.tensorflow_multiworker.own_code --data-dir DATA --ou
     --entry '{"script": "train.py"}'
 """
 
+from __future__ import annotations
+
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence

@@ -23,7 +23,9 @@ class GroupPeers:
         self._group.sum([0.0])
 
     def must_stop(self) -> bool:
-        self._stop = self._stop or Stop(self._strategy).__enter__()
+        if self._stop is None:
+            self._stop = Stop(self._strategy)
+            self._stop.__enter__()
         return self._stop.is_due_now()
 
     def leave(self) -> None:

@@ -104,7 +104,7 @@ def _settle(api: KubernetesApi, job: Job, labels: Mapping[str, str]) -> None:
 
 def _paths(api: KubernetesApi, kind: JobKind, name: str, labels: Mapping[str, str]) -> Iterable[str]:
     """Yield the paths of the objects beside a job with these labels."""
-    if instance := labels.get(INSTANCE_LABEL):
+    if (instance := labels.get(INSTANCE_LABEL)) and not kind.traits.roles:
         yield api.path(*companion_resource(kind), f"{name}-{instance}")
     if instance := labels.get(ETCD_LABEL):
         yield _etcd_path(api, etcd_name(name, instance))

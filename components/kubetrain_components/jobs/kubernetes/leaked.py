@@ -26,7 +26,7 @@ def leaked_companions(api: KubernetesApi, kind: JobKind, jobs: Iterable[Manifest
     Raises:
         Forbidden: if our account may not list these objects.
     """
-    if kind.traits.framework:  # its operator needs no such object
+    if kind.traits.roles:  # its operator needs no such object
         return []
     instances = {_instance(job) for job in jobs}
     found = list_if_served(api, companion_resource(kind), labelSelector=f"{OURS},{INSTANCE_LABEL}")

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
+from kubetrain_components.jobs.conditions import conditions_of
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -108,8 +109,7 @@ def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Actio
 
 
 def _ended_at(job: Manifest) -> datetime | None:
-    conditions = (job.get("status") or {}).get("conditions") or []
-    ends = [condition for condition in conditions if condition["type"] in ("Failed", "Succeeded", "Complete")]
+    ends = [condition for condition in conditions_of(job) if condition["type"] in ("Failed", "Succeeded", "Complete")]
     times = [end["lastTransitionTime"] for end in ends if end["status"] == "True" and "lastTransitionTime" in end]
     return max(map(datetime.fromisoformat, times), default=None)
 

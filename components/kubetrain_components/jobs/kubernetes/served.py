@@ -7,7 +7,7 @@ from typing import Any
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
-from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.jobs.launchers import ALL_LAUNCHERS, Launcher
 from kubetrain_components.manifest import Manifest, without_managed_fields
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -49,7 +49,7 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
     Raises:
         InvalidSetting: if the cluster lacks the one that is set, or another one runs this training already.
     """
-    served = [item for item in LAUNCHERS if is_served(api, item.kind(framework).traits.resource)]
+    served = [item for item in ALL_LAUNCHERS if is_served(api, item.kind(framework).traits.resource)]
     jobs = {item: _jobs(api, item, framework, identity) for item in served}
     if wanted is not Launcher.AUTO:
         if wanted not in served:

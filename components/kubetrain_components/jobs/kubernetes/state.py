@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.annotations import LABEL_PREFIX
+from kubetrain_components.jobs.conditions import conditions_of
 from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
@@ -192,4 +193,4 @@ def _phase(job: Manifest) -> tuple[Phase, str]:
 
 
 def _conditions(job: Manifest) -> dict[str, Mapping[str, Any]]:
-    return {condition["type"]: condition for condition in (job.get("status") or {}).get("conditions") or []}
+    return {condition["type"]: condition for condition in conditions_of(job)}

@@ -90,7 +90,12 @@ def _deletion_troubles(job: Manifest) -> Iterator[Trouble]:
 def _operator_trouble(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest]) -> list[Trouble]:
     """Return a trouble if nothing shows that the operator has seen the job."""
     status = job.get("status") or {}
-    if pods or status.get("conditions") or status.get("jobsStatus") or kind is JobKind.BATCH_JOB:
+    if (
+        pods
+        or status.get("conditions")
+        or status.keys() & {"jobsStatus", "jobDeploymentStatus"}
+        or kind is JobKind.BATCH_JOB
+    ):
         return []
     return [_trouble(TroubleKind.OPERATOR, JOB, f"this {kind.value} has no status")]
 

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
+from kubetrain_components.object_store.retries import seconds_to_wait
 from kubetrain_components.object_store.s3.http_head import Headers
 from kubetrain_components.object_store.store import (
     AccessRefused,
@@ -57,18 +57,6 @@ def refusal_of(status: int, headers: Headers, body: bytes) -> RequestRefused:
         server_time=parts.get("ServerTime", ""),
         location=headers.get("location"),
     )
-
-
-def seconds_to_wait(retry_after: str, date: str) -> float:
-    """Return the seconds in a Retry-After header, which has a number or a date by the server's clock."""
-    if retry_after.isdecimal():
-        return float(retry_after)
-    try:
-        until = parsedate_to_datetime(retry_after)
-        now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-        return max(0.0, (until - now).total_seconds())
-    except (TypeError, ValueError):
-        return 0.0
 
 
 @dataclass

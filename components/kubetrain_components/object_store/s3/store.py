@@ -20,6 +20,7 @@ from botocore.exceptions import (
 )
 
 from kubetrain_components.object_store.checksums import HASHERS, LOOKS_LIKE_MD5
+from kubetrain_components.object_store.ranges import range_problem, slice_chunks
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.s3.etags import (
     MODIFIED,
@@ -43,6 +44,7 @@ from kubetrain_components.object_store.store import (
     StoredObject,
     StoreError,
     StoreUnavailable,
+    beginning_of_keys,
 )
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -53,7 +55,6 @@ NEEDS_LOGIN = (SSOError, TokenRetrievalError, NoCredentialsError, PartialCredent
 """Credentials that do not come back by themselves."""
 FAILURES = (RequestRefused, ClientError, BotoCoreError, ConnectionFailed)
 ARCHIVED = re.compile(b"<StorageClass>(?:GLACIER|DEEP_ARCHIVE)<")
-CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
 REQUEST_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
 
 
@@ -69,7 +70,7 @@ class S3Store:
     ) -> None:
         self.uri = f"s3://{bucket}/{prefix}"
         self._bucket = bucket
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._prefix = beginning_of_keys(prefix)
         self._endpoint_url = endpoint_url
         self._access = access
         self._server = endpoint_url or "AWS"
@@ -108,8 +109,8 @@ class S3Store:
                 response.close()
                 raise RequestRefused(412, "PreconditionFailed", "another ETag")
             if is_part and response.status == 200 and not response.headers.get("content-range"):
-                chunks = _slice_chunks(chunks, start, end)
-            elif problem := _range_problem(response.headers.get("content-range"), start, end):
+                chunks = slice_chunks(chunks, start, end)
+            elif problem := range_problem(response.headers.get("content-range"), start, end):
                 response.close()
                 raise StoreError(f"object {key!r} of {self.uri}: {problem}")
         checksum, is_etag = (None, False) if is_part else reported_checksum(response.headers, etag)
@@ -207,29 +208,6 @@ class S3Store:
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         is_busy = status >= 500 or status == 429 or "Throttl" in response.get("Error", {}).get("Code", "")
         return StoreUnavailable(message) if is_busy else AccessRefused(message)
-
-
-def _range_problem(received: str, start: int, end: int | None) -> str:
-    """Return what is wrong with a Content-Range; empty if its bytes are the expected ones, or their beginning."""
-    if not received and (start, end) == (0, None):
-        return ""
-    span = CONTENT_RANGE.fullmatch(received)
-    if span and int(span[1]) == start and (end is None or int(span[2]) < end):
-        return ""
-    wanted = f"{start}-{'' if end is None else end - 1}"
-    return (
-        f"the answer has the bytes '{received}' instead of {wanted}: a cache or proxy before the server is broken; "
-        "connect to the server directly"
-    )
-
-
-def _slice_chunks(chunks: Iterator[memoryview], start: int, end: int | None) -> Iterator[memoryview]:
-    """Yield the bytes from start to end (exclusive)."""
-    at = 0
-    for chunk in chunks:
-        if part := chunk[max(0, start - at) : None if end is None else max(0, end - at)]:
-            yield part
-        at += len(chunk)
 
 
 def reported_checksum(headers: Headers, etag: str | None) -> tuple[str | None, bool]:

@@ -14,9 +14,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
-from kubetrain_components.object_store.retries import AnnouncedRetries
+from kubetrain_components.object_store.retries import AnnouncedRetries, seconds_to_wait
 from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, modified, write_condition
-from kubetrain_components.object_store.s3.refusals import RequestRefused, seconds_to_wait
+from kubetrain_components.object_store.s3.refusals import RequestRefused
 from kubetrain_components.object_store.s3.requests import region_of, region_of_arn
 from kubetrain_components.object_store.store import Access, StoreError, StoreUnavailable
 

@@ -3,6 +3,8 @@
 torchrun speaks only etcd's API v2, which etcd 3.4 and 3.5 serve with --enable-v2 and later versions do not have.
 """
 
+from __future__ import annotations
+
 import http.client
 import importlib.util
 import json

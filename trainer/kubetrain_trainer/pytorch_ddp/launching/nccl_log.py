@@ -4,11 +4,12 @@ NCCL logs how processes are connected only with NCCL_DEBUG=INFO, in hundreds of 
 place. The launch program outlives the processes, so that it prints the last words of a killed one too.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 SUBSYSTEMS = "INIT,NET,GRAPH"
 """The subsystems that log transports, interfaces, and whether NVLink connects GPUs."""
@@ -30,7 +31,7 @@ def read_own_log() -> str:
 def log_to_files(folder: Path) -> None:
     """Let the processes of this pod log to files in this folder, unless you chose what NCCL logs."""
     if {name: value for name, value in os.environ.items() if name.startswith("NCCL_DEBUG")} in DEFAULTS:
-        os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, OWN_FILE: str(folder / f"{FILES}%p")}
+        os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, OWN_FILE: str(folder / f"{FILES}%p")})
 
 
 class WarningPrinter:
@@ -42,7 +43,7 @@ class WarningPrinter:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="nccl-warnings", daemon=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> WarningPrinter:
         self._thread.start()
         return self
 

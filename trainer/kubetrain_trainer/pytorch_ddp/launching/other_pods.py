@@ -4,6 +4,8 @@ torchrun's own agents say nothing: if processes fail in one pod, those of the ot
 or have ended, so that the pod which starts again waits in vain.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import time

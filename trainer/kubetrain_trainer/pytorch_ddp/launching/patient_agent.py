@@ -5,13 +5,14 @@ checkpoint takes longer. In an elastic job it also restarts them after an error 
 job it learns nothing of other pods.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -170,8 +171,9 @@ def is_late(script_arguments: Sequence[str]) -> bool:
     The success of a job is that of its first pod, which may come back when the others have ended.
     """
     with contextlib.suppress(KubetrainError):  # the training itself reports a file that cannot be read
-        folders = [value for flag, value in pairwise(script_arguments) if flag == "--output-dir"]
-        return any(TrainingOutput(Path(folder)).is_finished() for folder in folders)
+        if "--output-dir" in script_arguments:
+            folder = script_arguments[script_arguments.index("--output-dir") + 1]
+            return TrainingOutput(Path(folder)).is_finished()
     return False
 
 

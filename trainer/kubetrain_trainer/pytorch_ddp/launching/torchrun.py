@@ -1,11 +1,15 @@
 """torchrun in this program: its agent, its processes, and how they ended."""
 
+from __future__ import annotations
+
 import argparse
+import contextlib
 import logging
 import os
+import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -102,11 +106,18 @@ def _stop(number: int, _: object) -> NoReturn:
     raise stopped_by(PatientAgent.heard)
 
 
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[str]:
+    """Make a folder, and delete it at the end as far as processes that are still there let us."""
+    folder = tempfile.mkdtemp(prefix="kubetrain-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _run(parsed: argparse.Namespace) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="kubetrain-", ignore_cleanup_errors=True) as folder,
-        nccl_log.WarningPrinter(Path(folder)),
-    ):
+    with _scratch_folder() as folder, nccl_log.WarningPrinter(Path(folder)):
         parsed.log_dir = parsed.log_dir or f"{folder}/torchrun"  # or else it leaves folders in /tmp
         os.environ[stop_signal.MARKS_VARIABLE] = folder
         nccl_log.log_to_files(Path(folder))

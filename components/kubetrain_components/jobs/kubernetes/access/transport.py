@@ -21,7 +21,7 @@ from urllib3.util import make_headers
 from kubetrain_components import urls
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection
 from kubetrain_components.jobs.kubernetes.access.credentials import Credential, Credentials
-from kubetrain_components.no_proxy import bypasses_proxy
+from kubetrain_components.no_proxy import environment_proxy
 from kubetrain_trainer.errors import InvalidSetting
 
 SOURCE = "proxy-url of the kubeconfig, else HTTPS_PROXY or HTTP_PROXY"
@@ -155,19 +155,9 @@ def proxy_for(server: str, proxy_url: str, environment: Mapping[str, str] = os.e
         AccessError: if the proxy is of an unsupported kind, or no URL.
     """
     try:
-        return urls.proxy_url(proxy_url or _of_environment(server, environment), SOURCE)
+        return urls.proxy_url(proxy_url or environment_proxy(server, environment), SOURCE)
     except InvalidSetting as error:
         raise AccessError(str(error)) from error
-
-
-def _of_environment(server: str, environment: Mapping[str, str]) -> str:
-    if bypasses_proxy(server, _variable("NO_PROXY", environment)):
-        return ""
-    return _variable(f"{urlsplit(server).scheme.upper()}_PROXY", environment)
-
-
-def _variable(name: str, environment: Mapping[str, str]) -> str:
-    return environment.get(name) or environment.get(name.lower(), "")
 
 
 class IdleConnections:

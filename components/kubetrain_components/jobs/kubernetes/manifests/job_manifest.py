@@ -1,4 +1,4 @@
-"""The Kubernetes manifests of jobs: PyTorchJob, TFJob, TrainJob or batch Job. Pure functions."""
+"""The Kubernetes manifests of jobs: PyTorchJob, TFJob, TrainJob, batch Job or RayJob. Pure functions."""
 
 from kubetrain_components.jobs.annotations import (
     KUEUE_LABEL,
@@ -26,6 +26,7 @@ from kubetrain_components.jobs.kubernetes.manifests.operator_specs import (
     tf_job,
 )
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import pod_template
+from kubetrain_components.jobs.kubernetes.manifests.ray_job import ray_job
 from kubetrain_components.jobs.kubernetes.manifests.train_job import runtime, train_job
 from kubetrain_components.jobs.kubernetes.manifests.validation import validate_for_operator
 from kubetrain_components.jobs.launchers import Launcher
@@ -44,7 +45,7 @@ def manifests_of(job: Job) -> list[Manifest]:
 
 def needs_instance(job: Job) -> bool:
     """Return True if one creation of the job must differ from another of the same name."""
-    return job.is_indexed or job.meets_in_etcd
+    return bool(job.framework) or job.meets_in_etcd
 
 
 def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") -> Manifest:
@@ -67,7 +68,7 @@ def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") ->
                 **MANAGED_BY,
                 **_queue(job),
                 **job.labels,
-                **(instance_label(instance) if job.is_indexed else {}),
+                **(instance_label(instance) if job.framework else {}),
                 **etcd_label(job, instance),
             },
             "annotations": {
@@ -133,19 +134,21 @@ def _needed(job: Job) -> dict[str, str]:
     """Return the annotations that say which pods must have started, as far as the spec does not."""
     needed = job.elastic.min_replicas if job.elastic else job.total_replicas
     return {
-        **({NEEDED_ANNOTATION: str(needed)} if job.is_indexed else {}),
+        **({NEEDED_ANNOTATION: str(needed)} if job.framework else {}),
         **({NEEDS_FIRST_ANNOTATION: "false"} if job.meets_in_etcd else {}),
     }
 
 
 def _time_to_live(job: Job) -> dict[str, str]:
     """Return the annotation with which the reaper deletes a finished job that has no time to live of its own."""
-    is_kept = job.kind is JobKind.TRAIN_JOB or (job.kind is not JobKind.BATCH_JOB and replaces_pods(job.replicas))
+    is_kept = job.kind in (JobKind.TRAIN_JOB, JobKind.RAY_JOB) or (
+        job.kind is not JobKind.BATCH_JOB and replaces_pods(job.replicas)
+    )
     seconds = job.placement.ttl_seconds
     return {TTL_ANNOTATION: str(seconds)} if is_kept and seconds else {}
 
 
-def _spec(job: Job, instance: str) -> Manifest:
+def _spec(job: Job, instance: str) -> Manifest:  # noqa: PLR0911 - one for each kind
     match job.kind:
         case JobKind.PYTORCH_JOB:
             return pytorch_job(job, instance)
@@ -159,6 +162,8 @@ def _spec(job: Job, instance: str) -> Manifest:
             return train_job(job, instance)
         case JobKind.BATCH_JOB:
             return indexed_job(job, instance) if job.is_indexed else _batch_job(job)
+        case JobKind.RAY_JOB:
+            return ray_job(job, instance)
 
 
 def _batch_job(job: Job) -> Manifest:

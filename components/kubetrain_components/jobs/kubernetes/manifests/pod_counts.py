@@ -8,6 +8,11 @@ from kubetrain_components.manifest import Manifest
 def replica_specs(kind: JobKind, manifest: Manifest) -> dict[str, Manifest]:
     """Return the number and the template of a job's pods, by role. A TrainJob's template is in its runtime."""
     spec, field = manifest["spec"], kind.traits.replica_specs
+    if kind is JobKind.RAY_JOB:
+        head, (worker, *others) = spec[field]["headGroupSpec"], spec[field]["workerGroupSpecs"]
+        workers = {"replicas": 1 + len(others), "template": worker["template"]}
+        submitter = {"replicas": 1, "template": spec["submitterPodTemplate"]}
+        return {"Submitter": submitter, "Head": {"replicas": 1, **head}, "Worker": workers}
     if field:
         return spec.get(field) or {}
     return {"Pod": {"replicas": spec.get("completions") or (spec.get("trainer") or {}).get("numNodes", 1), **spec}}

@@ -10,14 +10,21 @@ from dataclasses import replace
 from kubetrain_components.jobs.annotations import APP_LABEL, LABEL_PREFIX, RUN_ID
 from kubetrain_components.jobs.job import Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
-from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
+from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, JobKind
 from kubetrain_components.jobs.kubernetes.manifests.node_choice import (
     affinity,
     spot_labels,
     spot_tolerations,
     spread_constraints,
 )
-from kubetrain_components.jobs.kubernetes.manifests.volumes import claim_mounts, claim_volumes, code_environment
+from kubetrain_components.jobs.kubernetes.manifests.volumes import (
+    ANY_IMAGE,
+    brings_trainer,
+    claim_mounts,
+    claim_volumes,
+    code_environment,
+    with_brought_trainer,
+)
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_patch import MAIN, merge, without_devices
 from kubetrain_components.jobs.quantity import whole_amount
@@ -139,12 +146,13 @@ def _command(job: Job, replica: Replica) -> list[str]:
     secrets, and are recorded."""
     if job.trains_with in COMMAND_FRAMEWORKS:
         return list(replica.command)
-    return [part.replace("$", "$$") for part in replica.command]
+    command = with_brought_trainer(replica.command) if brings_trainer(job.placement) else replica.command
+    return [part.replace("$", "$$") for part in command]
 
 
 def placement_of(job: Job, replica: Replica) -> Placement:
     """Return the placement; without devices, and root for RDMA, in a pod that only starts processes in others."""
-    if not (job.lead_decides and replica.role == job.lead_role):
+    if not job.lead_decides or replica.role == "Worker":
         return job.placement
     limits = {name: value for name, value in job.placement.limits.items() if name in ("cpu", "memory")}
     return replace(job.placement, gpus=0, rdma={}, pod=without_devices(job.placement.pod, limits))
@@ -194,7 +202,7 @@ def _app_labels(job: Job) -> dict[str, str]:
 def container_environment(job: Job, replica: Replica) -> list[Manifest]:
     """Return the variables: the placement's settings override presets, and the job's own variables override both."""
     placement = job.placement
-    values = {**_threads(job), **NCCL_PRESETS[placement.network]}
+    values = {**_threads(job), **NCCL_PRESETS[placement.network], **(ANY_IMAGE if brings_trainer(placement) else {})}
     if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
     values |= {**strings(placement.nccl), **strings(placement.env), **replica.env}
@@ -236,7 +244,8 @@ def _rendezvous_ports(job: Job, replica: Replica) -> dict[str, int]:
 
 def _metrics_ports(job: Job, replica: Replica) -> dict[str, int]:
     """Declare the port in the role that rank 0 has, where monitoring finds it by its name."""
-    return {METRICS_PORT_NAME: job.metrics_port} if job.metrics_port and replica.role == job.lead_role else {}
+    role = "Worker" if job.kind is JobKind.RAY_JOB else job.lead_role
+    return {METRICS_PORT_NAME: job.metrics_port} if job.metrics_port and replica.role == role else {}
 
 
 def rendezvous_port(job: Job, role: str) -> int:

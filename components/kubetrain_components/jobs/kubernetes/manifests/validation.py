@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.manifests.indexed_job import INDEX, variables
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import rendezvous_port
@@ -19,6 +20,7 @@ from kubetrain_trainer.errors import InvalidSetting
 MAX_POD_NAME = 63
 TF_JOB_PORT = 2222
 """The operator's default."""
+MAX_RAY_JOB_NAME = 47
 LATE_ATTEMPT = 9
 """An attempt that must be possible when the first one is."""
 
@@ -43,7 +45,9 @@ def _problems(job: Job) -> Iterator[str]:
         yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
         yield "pods.restart_policy Always also restarts pods that succeeded, so the job would never end: use OnFailure"
-    if job.lead_decides:
+    if job.kind is JobKind.RAY_JOB:
+        yield from _ray_problems(job)
+    elif job.lead_decides:
         yield from _mpi_problems(job)
     if job.is_indexed:
         yield from _indexed_problems(job)
@@ -68,11 +72,14 @@ def _pod_names(job: Job) -> list[str]:
     """Return the longest name of each role."""
     highest = job.elastic.max_replicas if job.elastic else 0
     if job.kind is JobKind.TRAIN_JOB:  # JobSet counts the random end of the names as well
-        later = replace(job.identity, attempt=max(job.identity.attempt, LATE_ATTEMPT))
-        names = names_of_jobs(later.name)
+        names = names_of_jobs(_late(job).name)
         parts = names[1:] if job.lead_decides else names[:1]
         return [f"{part}-{job.total_replicas - 1}-xxxxx" for part in parts]
     return [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
+
+
+def _late(job: Job) -> JobIdentity:
+    return replace(job.identity, attempt=max(job.identity.attempt, LATE_ATTEMPT))
 
 
 def _container_problems(job: Job) -> Iterator[str]:
@@ -141,6 +148,16 @@ def _mpi_problems(job: Job) -> Iterator[str]:
         yield "the SSH servers of two jobs would have one port of a node: remove pods.host_network"
     if placement.rdma and job.kind is JobKind.TRAIN_JOB:
         yield "an SSH server of root cannot log in mpiuser: request the devices in pods.pod instead of pods.rdma"
+
+
+def _ray_problems(job: Job) -> Iterator[str]:
+    placement, other = job.placement, "use pods.launcher=training-operator, trainer or job"
+    if len(_late(job).name) > MAX_RAY_JOB_NAME:
+        yield f"the name of a RayJob has at most {MAX_RAY_JOB_NAME} characters: shorten the name of the pipeline"
+    if placement.host_network:
+        yield f"Ray's ports are the same in every pod, so that two cannot share a node's network: {other}"
+    if placement.scheduler:
+        yield f"kubetrain does not queue a RayJob, and nothing starts it as a gang: remove pods.scheduler, or {other}"
 
 
 def _role_problems(job: Job) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""The volumes of a pod: PVCs, shared memory, and the folder of your own code."""
+"""The volumes of a pod: PVCs, shared memory, and the folders of your own code and of what runs it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kubetrain_components.jobs.job import ClaimMount, Job
 from kubetrain_components.jobs.placement import Placement
@@ -10,11 +10,31 @@ from kubetrain_trainer.processes.code_folder import SAFE_PATH, VARIABLE
 SHARED_MEMORY = "shared-memory"
 
 CODE_MOUNT = {"name": "kubetrain-code", "mountPath": "/code"}
+TRAINER_MOUNT = {"name": "kubetrain-trainer", "mountPath": "/kubetrain"}
+"""In a pod whose image need not have kubetrain_trainer."""
+ANY_IMAGE = {"HOME": "/tmp", "USER": "kubetrain"}  # noqa: S108 - the pod's own
+"""An image that was not made for the pod's user has no home for it, and no name, which PyTorch looks up."""
+PYTHON = ("python", "-m")
+
+
+def brings_trainer(placement: Placement) -> bool:
+    return _has(placement, TRAINER_MOUNT)
+
+
+def with_brought_trainer(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of one of kubetrain's programs, which its volume has instead of the image."""
+    if tuple(command[:2]) != PYTHON:
+        return tuple(command)
+    return ("python", f"{TRAINER_MOUNT['mountPath']}/kubetrain_trainer", *command[2:])
+
+
+def _has(placement: Placement, mount: Mapping[str, str]) -> bool:
+    return any(mounted["name"] == mount["name"] for mounted in placement.main.get("volumeMounts") or [])
 
 
 def code_environment(placement: Placement, env: Mapping[str, str]) -> list[Manifest]:
     """Return the variables. A command of your own imports from the folder first; kubetrain's programs enter it."""
-    if not any(mount["name"] == CODE_MOUNT["name"] for mount in placement.main.get("volumeMounts") or []):
+    if not _has(placement, CODE_MOUNT):
         return []
     folder = CODE_MOUNT["mountPath"]
     path = [] if "PYTHONPATH" in placement.env or SAFE_PATH in env else [{"name": "PYTHONPATH", "value": folder}]

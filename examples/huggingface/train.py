@@ -1,8 +1,10 @@
-"""A small vision transformer on the digits, by Hugging Face's Trainer in the processes that kubetrain starts.
+"""Fine-tune a pretrained model on images, by Hugging Face's Trainer in the processes that kubetrain starts.
 
 From this folder:
 
     kubetrain run --code . --set train.entry=train.py
+
+README.md names a model of the hub, or a folder.
 """
 
 import os
@@ -11,58 +13,51 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretrained import load
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
-from torchvision.transforms.v2 import Compose, Grayscale, ToDtype, ToImage
-from transformers import EvalPrediction, Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
+from transformers import EvalPrediction, Trainer, TrainingArguments, set_seed
 
 from kubetrain_trainer import session
 from kubetrain_trainer.callbacks.transformers import SessionCallback
 
 DATA, OUTPUT = Path(os.environ["KUBETRAIN_DATA"]), Path(os.environ["KUBETRAIN_OUTPUT"])
-READ = Compose([ToImage(), Grayscale(), ToDtype(torch.float32, scale=True)])
-CONFIG = ViTConfig(
-    image_size=8,
-    patch_size=4,
-    num_channels=1,
-    num_labels=10,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    initializer_range=0.1,
-)
 
 
-class Digits(Dataset[dict[str, Any]]):
-    def __init__(self, split: str) -> None:
-        self._images = ImageFolder(DATA / split, READ)
+class Images(Dataset[dict[str, Any]]):
+    def __init__(self, split: str, processor: Any) -> None:
+        self._images = ImageFolder(DATA / split)
+        self._processor = processor
 
     def __len__(self) -> int:
         return len(self._images)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         image, label = self._images[index]
-        return {"pixel_values": image, "labels": label}
+        return {"pixel_values": self._processor(image, return_tensors="pt")["pixel_values"][0], "labels": label}
 
 
 def accuracy(seen: EvalPrediction) -> dict[str, float]:
     return {"accuracy": (seen.predictions.argmax(axis=1) == seen.label_ids).mean()}
 
 
-arguments = ArgumentParser()
-arguments.add_argument("--epochs", type=int, default=3)
+parser = ArgumentParser()
+parser.add_argument("--model", default="", help="a model of the hub or a folder; default: a small one without training")
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--learning-rate", type=float, default=3e-3)
+arguments = parser.parse_args()
 
-train, val, test = map(Digits, ("train", "val", "test"))
 set_seed(1)
+model, processor = load(arguments.model)
+train, val, test = (Images(split, processor) for split in ("train", "val", "test"))
 callback = SessionCallback()
 trainer = Trainer(
-    ViTForImageClassification(CONFIG),  # or from_pretrained() with a folder of the image or the dataset
+    model,
     TrainingArguments(
         output_dir=str(OUTPUT / "trainer"),  # shared by all pods
-        num_train_epochs=arguments.parse_args().epochs,
+        num_train_epochs=arguments.epochs,
         per_device_train_batch_size=32,
-        learning_rate=3e-3,
+        learning_rate=arguments.learning_rate,
         logging_steps=5,
         eval_strategy="epoch",
         save_strategy="epoch",
@@ -73,6 +68,7 @@ trainer = Trainer(
     ),
     train_dataset=train,
     eval_dataset=val,
+    processing_class=processor,
     compute_metrics=accuracy,
     callbacks=[callback],
 )

@@ -1,0 +1,1 @@
+"""Azure Blob Storage, through its REST API."""

@@ -1,0 +1,1 @@
+"""The Hugging Face hub, through its HTTP API."""
