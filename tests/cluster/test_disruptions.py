@@ -1,5 +1,6 @@
 """Disrupted pods on a real cluster: the job restarts them if it may, and reports the cause."""
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.pod_patch import pod_patch
+from kubetrain_components.manifest import Manifest
 from support.cluster import pods_job, real_nodes
 from support.following import Heard, batch_job, evict, failure_of, once_running, priority_class, worker_job
 
@@ -53,6 +55,23 @@ def test_a_job_that_creates_no_new_pods_after_an_eviction_gets_a_new_attempt(
     assert {pod.phase for pod in state.pods} == {Phase.SUCCEEDED}
     (notice,) = [line for line in heard.of(job.lead) if EVICTED in line]
     assert "once all of its pods have ended" in notice
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("grace", [0, 5])
+def test_a_tfjob_whose_pod_somebody_deletes_gets_a_new_attempt(
+    backend: KubernetesBackend, api: KubernetesApi, grace: int
+) -> None:
+    def delete(_: KubernetesApi, pod: Manifest) -> None:
+        command = ["kubectl", "delete", "pod", pod["metadata"]["name"], f"--grace-period={grace}"]
+        subprocess.run([*command, "--namespace", api.namespace, *([] if grace else ["--force"])], check=True)
+
+    job, heard = pods_job(WHILE, WHILE, run_id="deleted"), Heard()
+    with once_running(api, job, delete):
+        state = run_job(job, backend, heard)
+    assert state.handle.name == job.identity.next_attempt().name
+    (notice,) = [line for line in heard.of(job.lead) if "once all of its pods have ended" in line]
+    assert "was deleted while it was running" in notice
 
 
 @contextmanager

@@ -385,7 +385,7 @@ def test_pods_are_deleted_once_the_verdict_is_on_the_job(phase: Phase) -> None:
     assert (verdicts, backend.cleaned) == ([phase.lower()], [NAME])
 
 
-def failing_by(was_disrupted: bool, backend: MemoryBackend) -> list[str]:
+def failing_by(backend: MemoryBackend, **cause: bool) -> list[str]:
     """Make each attempt fail as soon as it is created; return the list of their names."""
     made: list[str] = []
     create = backend.create
@@ -393,16 +393,17 @@ def failing_by(was_disrupted: bool, backend: MemoryBackend) -> list[str]:
     def fail_at_once(wanted: Job) -> JobHandle:
         handle = create(wanted)
         made.append(handle.name)
-        backend.finish(handle.name, Phase.FAILED, exit_code=143, was_disrupted=was_disrupted, finished=1.0)
+        backend.finish(handle.name, Phase.FAILED, exit_code=143, finished=1.0, **cause)
         return handle
 
     backend.create = fail_at_once
     return made
 
 
-def test_a_job_whose_pods_are_disrupted_is_retried_three_times() -> None:
+@pytest.mark.parametrize("cause", ["was_disrupted", "was_deleted"])
+def test_a_job_whose_pods_are_disrupted_is_retried_three_times(cause: str) -> None:
     backend = MemoryBackend()
-    made = failing_by(True, backend)
+    made = failing_by(backend, **{cause: True})
     heard: list[LogLine] = []
     with pytest.raises(JobFailed, match="chief-0 was killed by SIGTERM"):
         run_job(JOB, backend, heard.append)
@@ -443,7 +444,7 @@ def test_a_replaced_pod_may_end_with_the_others_before_its_start_is_reported() -
 def test_a_verdict_that_cannot_be_written_costs_no_attempt() -> None:
     backend = MemoryBackend()
     backend.annotate = lambda handle, values: False
-    made = failing_by(True, backend)
+    made = failing_by(backend, was_disrupted=True)
     with pytest.raises(JobFailed, match="chief-0 was killed by SIGTERM"):
         run_job(JOB, backend, ignore)
     assert made == [NAME, f"{NAME}-a2", f"{NAME}-a3", f"{NAME}-a4"]
@@ -451,7 +452,7 @@ def test_a_verdict_that_cannot_be_written_costs_no_attempt() -> None:
 
 def test_a_job_that_fails_by_itself_is_not_retried() -> None:
     backend = MemoryBackend()
-    made = failing_by(False, backend)
+    made = failing_by(backend)
     with pytest.raises(JobFailed):
         run_job(JOB, backend, ignore)
     assert made == [NAME]

@@ -416,6 +416,27 @@ def test_a_disrupted_pod_is_told_from_one_that_failed(pods: list[dict[str, Any]]
     assert the_pod(*pods).was_disrupted is is_disrupted
 
 
+@pytest.mark.parametrize(
+    ("status", "deletion", "was_deleted"),
+    [
+        ({"deleted": True}, {}, True),  # by force
+        ({"phase": "Failed", **ended(143, second=30)}, {"second": 25, "grace": 5}, True),
+        ({"phase": "Failed", **ended(1, second=19)}, {"second": 25, "grace": 5}, False),
+        ({"phase": "Failed", **ended(143)}, {}, False),
+        ({"deleted": True, "phase": "Failed", **ended(1)}, {}, False),
+        ({}, {"second": 25, "grace": 5}, False),  # it still runs
+    ],
+)
+def test_a_deleted_pod_is_told_from_one_that_had_failed(
+    status: dict[str, Any], deletion: dict[str, int], was_deleted: bool
+) -> None:
+    found = pod(**status)
+    if deletion:
+        found["metadata"]["deletionTimestamp"] = f"2026-11-22T00:00:{deletion['second']}Z"
+        found["metadata"]["deletionGracePeriodSeconds"] = deletion["grace"]
+    assert the_pod(found).was_deleted is was_deleted
+
+
 def test_a_pod_that_is_being_deleted_has_a_cause_but_no_end_yet() -> None:
     evicted = pod(conditions=[{**EVICTED, "lastTransitionTime": "2026-11-22T00:00:20Z"}])
     evicted["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:50Z"

@@ -9,8 +9,8 @@ this run's, succeeded                        | return its result
 this run's, failed without a verdict on it   | report the failure, and annotate the job with the verdict
 this run's, judged as failed, with any spec  | create the next attempt, which resumes from the checkpoint
 
-A job that failed because the cluster disrupted one of its pods is retried immediately. So is one whose preflight found
-bad nodes, which the next attempt avoids.
+A job that failed because one of its pods was disrupted or deleted is retried immediately. So is one whose preflight
+found bad nodes, which the next attempt avoids.
 """
 
 import contextlib

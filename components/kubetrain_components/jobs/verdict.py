@@ -51,7 +51,7 @@ class JobFailed(KubetrainError):
 
 
 class PodsDisrupted(JobFailed):
-    """A job failed because the cluster disrupted its pods, so another attempt may succeed."""
+    """A job failed because its pods were disrupted or deleted, so another attempt may succeed."""
 
 
 class PodsOnBadNodes(JobFailed):
@@ -82,8 +82,8 @@ def judge(job: Job, state: JobState, tail_of: Callable[[str], Sequence[str]]) ->
     sentence, tail = f"{job.identity.stage} failed: {describe(culprit)}", tail_of(culprit.name)
     if nodes := to_avoid_after(state, culprit):
         raise PodsOnBadNodes(sentence, tail, nodes)
-    failure = PodsDisrupted if any(pod.was_disrupted for pod in state.pods) else JobFailed
-    raise failure(sentence, tail)
+    is_taken = culprit.was_deleted or any(pod.was_disrupted for pod in state.pods)
+    raise (PodsDisrupted if is_taken else JobFailed)(sentence, tail)
 
 
 def is_proven(job: Job, state: JobState) -> bool:

@@ -78,6 +78,16 @@ def was_taken(pod: Manifest) -> bool:
     return was_disrupted(pod) and status_of(pod).get("reason") != "Evicted"
 
 
+def was_deleted(container: str, pod: Manifest) -> bool:
+    """Return True if the pod was deleted before its container ended, whoever asked for it."""
+    ended = _terminated(container_status(container, pod))
+    if not ended:
+        return bool(pod.get("deleted")) and not has_ended(pod)
+    metadata = pod["metadata"]
+    asked = seconds(metadata.get("deletionTimestamp")) - (metadata.get("deletionGracePeriodSeconds") or 0)
+    return "deletionTimestamp" in metadata and seconds(ended.get("finishedAt")) >= asked
+
+
 def lingering_containers(container: str, pod: Manifest) -> tuple[str, ...]:
     """Return the containers beside the main one that still run after it has ended, such as injected sidecars."""
     state = container_status(container, pod).get("state") or {}
@@ -145,6 +155,8 @@ def _cause(container: str, pod: Manifest, ended: Mapping[str, Any]) -> str:
         return _with_message(description, disruption.get("message", ""))
     if failure := _failure(status_of(pod).get("reason", "")):
         return _with_message(failure, status_of(pod).get("message", ""))
+    if was_deleted(container, pod):
+        return "was deleted while it was running"
     return _cause_of_container(container, pod, ended) if ended else _cause_without_end(pod)
 
 
@@ -163,7 +175,7 @@ def _cause_of_container(container: str, pod: Manifest, ended: Mapping[str, Any])
 
 def _cause_without_end(pod: Manifest) -> str:
     if status_of(pod).get("phase") != "Failed":
-        return "was deleted while it was running" if pod.get("deleted") else ""
+        return ""
     if init := _failed_init_container(pod):
         return f"did not start: its init container {init['name']} exited with code {init['exitCode']}"
     return _with_message("failed", status_of(pod).get("message", ""))

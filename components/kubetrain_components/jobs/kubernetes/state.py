@@ -27,6 +27,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     seconds,
     started_at,
     status_of,
+    was_deleted,
     was_disrupted,
     was_taken,
 )
@@ -128,6 +129,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         last_words=end.message,
         cause=end.cause,
         was_disrupted=was_disrupted(history[-1]),
+        was_deleted=was_deleted(kind.traits.container, history[-1]),
         is_lost=_is_lost(phase, history),
         replacements=sum(map(was_taken, history[:-1])),
         is_terminating=_is_terminating(history[-1]),
