@@ -194,6 +194,14 @@ def test_nothing_else_is_a_success(tmp_path: Path, text: str, code: int, error: 
     assert TrainingOutput(tmp_path / "run").read_result() is None
 
 
+@pytest.mark.parametrize("parser", ["argparse.ArgumentParser", "Parser"])
+def test_arguments_that_a_script_refuses_are_told_and_cost_no_restart(tmp_path: Path, parser: str) -> None:
+    ends = "class Parser(argparse.ArgumentParser):\n    def error(self, message):\n        self.exit(2, message)\n"
+    (tmp_path / "train.py").write_text(f"import argparse\n{ends}{parser}().parse_args()")
+    code, _, message = run(tmp_path, {"script": "train.py", "args": ["fit"]})
+    assert (code, message["error"][:29], message["curable"]) == (2, "unrecognized arguments: fit (", False)
+
+
 def test_a_model_of_an_attempt_that_was_killed_is_not_accepted(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         f"import sys\nif __import__('os').path.exists('again'): sys.exit()\n{BARE}\nos._exit(9)"

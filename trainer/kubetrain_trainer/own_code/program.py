@@ -173,14 +173,17 @@ def _run_script(entry: Entry) -> None:
 def _report_exit(ended: SystemExit) -> None:
     code = ended.code
     if not isinstance(code, int) or code < EXIT_CODE_OF_SIGNALS:  # otherwise it ends as it was asked to
-        said = _refused_arguments(ended) or (f"sys.exit({code})" if isinstance(code, int) else code)
-        report_failure(f"{said}{own_line(ended)}", curable=True)
+        refused = _refused_arguments(ended)
+        said = refused or (f"sys.exit({code})" if isinstance(code, int) else code)
+        report_failure(f"{said}{own_line(ended)}", curable=not refused)
 
 
 def _refused_arguments(ended: SystemExit) -> str:
-    """Return the sentence with which argparse ended the script, which tells more than its exit code."""
-    *_, (frame, _) = traceback.walk_tb(ended.__traceback__)
-    return str(frame.f_locals.get("message") or "").strip() if frame.f_code.co_filename == argparse.__file__ else ""
+    """Return the sentence with which argparse, or a parser based on it, refused the arguments."""
+    for frame, _ in traceback.walk_tb(ended.__traceback__):
+        if frame.f_code.co_name == "error" and isinstance(frame.f_locals.get("self"), argparse.ArgumentParser):
+            return str(frame.f_locals.get("message") or "").strip()
+    return ""
 
 
 def _run_command(entry: Entry) -> None:
