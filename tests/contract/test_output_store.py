@@ -1,5 +1,6 @@
 """A run's output in a store: complete or invisible, whoever is killed when, on disks that no pod shares."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,16 +8,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.keep_output import kept_run
+from kubetrain_components.keep_output.kept_run import KeptRun
 from kubetrain_components.keep_output.serve import until_exit
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, ObjectStore
 from kubetrain_components.run.request import parameters_of
 from kubetrain_components.sites.cluster import ClusterSite
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
@@ -29,6 +32,7 @@ from kubetrain_trainer.output.checkpoint_layout import (
     intact_checkpoints,
     remove_checkpoint,
 )
+from kubetrain_trainer.output.manifest import MANIFEST, write_manifest
 from kubetrain_trainer.output.training_output import TrainingOutput
 from kubetrain_trainer.settings.config import TrainConfig
 from support.kept_output import PodDisk, pod_disk
@@ -199,6 +203,45 @@ def test_parts_of_other_pods_complete_a_checkpoint(disk: PodDisk, uri: str, s3: 
     assert (newest.path / "part-1").read_bytes() == b"theirs"
     newest = next(intact_checkpoints(on_a_new_disk(disk).checkpoints))
     assert [(newest.path / name).read_bytes() for name in ("part-0", "part-1")] == [b"ours", b"theirs"]
+
+
+class BetweenRequests:
+    """A store in which another pod changes each object just before it is read."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.change: Callable[[str], object] = str
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, key: str, *place: Any) -> ObjectContent:
+        self.change(key)
+        return self._store.read(key, *place)
+
+
+@pytest.mark.parametrize("there", [b"new", None])
+def test_what_another_pod_writes_or_deletes_between_two_requests_is_what_counts(
+    store: ObjectStore, tmp_path: Path, there: "bytes | None"
+) -> None:
+    folder = tmp_path / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    write_manifest(folder, {"files": []})
+    key = f"checkpoints/step-1/{MANIFEST}"
+    for name in (".start", key):
+        store.write(name, b"old")
+    another = BetweenRequests(store)
+    run = KeptRun(cast(ObjectStore, another), tmp_path)
+    another.change = (lambda key: store.write(key, there)) if there else store.delete
+
+    run.pull(".start")
+    run.fetch("checkpoints/step-1")
+    assert (tmp_path / ".start").exists() == bool(there)
+    assert not there or (tmp_path / ".start").read_bytes() == there
+    store.write(key, b"old")
+    with pytest.raises(ObjectChanged) if there else contextlib.nullcontext():
+        run.commit("checkpoints/step-1")
+    assert store.read(key).read() == (there or (folder / MANIFEST).read_bytes())
 
 
 SAVING = """

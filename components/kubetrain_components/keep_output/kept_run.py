@@ -14,7 +14,14 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kubetrain_components.object_store.store import ObjectStore, StoredObject, StoreError, StoreUnavailable
+from kubetrain_components.object_store.retries import with_retries
+from kubetrain_components.object_store.store import (
+    ObjectChanged,
+    ObjectStore,
+    StoredObject,
+    StoreError,
+    StoreUnavailable,
+)
 from kubetrain_components.object_store.verified_download import download_verified
 from kubetrain_trainer.durable_files import read_json, sha256_of, write_atomically
 from kubetrain_trainer.output.checkpoint_layout import PARTIAL
@@ -90,9 +97,9 @@ class KeptRun:
     def commit(self, partial: str) -> None:
         folder, content = _final(partial), (self._root / partial / MANIFEST).read_bytes()
         key, files = f"{folder}/{MANIFEST}", json.loads(content)["files"]
-        before = self._store.find(key)
-        if not before or self._store.read(key, before.etag).read() != content:
-            self._store.write_if(key, content, before.etag if before else None)
+        before, known = self._store.find(key), self._content(key)
+        if known != content:
+            self._store.write_if(key, content, before.etag if before and known is not None else None)
         self._clean(folder, {key, *(_key(folder, file) for file in files)})
         for path in self._root.rglob("*"):
             name = path.relative_to(self._root)
@@ -112,11 +119,10 @@ class KeptRun:
             self._store.delete(name)
 
     def pull(self, name: str) -> None:
-        path, found = self._root / name, self._store.find(name)
-        if found is None:
+        path, content = self._root / name, self._content(name)
+        if content is None:
             path.unlink(missing_ok=True)
             return
-        content = self._store.read(name, found.etag).read()
         if not path.exists() or path.read_bytes() != content:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
@@ -127,12 +133,16 @@ class KeptRun:
 
     def _manifest(self, folder: str, stored: Mapping[str, StoredObject]) -> tuple[File | None, bytes]:
         """Return the manifest of a folder, if it has an intact one."""
-        if (found := stored.get(f"{folder}/{MANIFEST}")) is None:
-            return None, b""
-        content = self._store.read(found.key, found.etag).read()
+        content = self._content(key) if (key := f"{folder}/{MANIFEST}") in stored else None
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            return intact(json.loads(content)), content
+            return intact(json.loads(content or b"")), content or b""
         return None, b""
+
+    def _content(self, key: str) -> bytes | None:
+        """Return what an object has now, which another pod may write or delete at any moment; None if there is none."""
+        with contextlib.suppress(ObjectChanged):
+            return with_retries(lambda: self._store.read(key).read())
+        return None
 
     def _place(self, folder: str, files: Iterable[File], manifest: bytes) -> None:
         for file in files:
