@@ -404,12 +404,18 @@ def test_kubeflow_pipelines(health: dict[str, Any] | None, status: Status, evide
     check(installed.judge_kfp(health, "http://kfp"), status, evidence)
 
 
-def test_a_cache_of_shards_needs_sidecars() -> None:
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [("data.delivery=cache", "data.delivery=volume"), ("storage.output=s3://b/out", "leave it out")],
+)
+def test_some_settings_need_sidecars(setting: str, instead: str) -> None:
+    run = planned(setting, "data.format=tar_shards")
     for release in ("v1.29.0", "v1.34.4-gke.100"):
-        check(installed.judge_kubernetes(release, needs_sidecars=True), OK, f"Kubernetes {release}")
-    check(installed.judge_kubernetes("v1.28.9", needs_sidecars=False), OK, "Kubernetes v1.28.9")
-    old = installed.judge_kubernetes("v1.28.9", needs_sidecars=True)
-    check(old, MISSING, "Kubernetes v1.28.9 has no sidecars", "update it to 1.29 or later")
+        check(installed.judge_kubernetes(release, run), OK, f"Kubernetes {release}")
+    check(installed.judge_kubernetes("v1.28.9", planned()), OK, "Kubernetes v1.28.9")
+    old = installed.judge_kubernetes("v1.28.9", run)
+    needed = f"which {setting.removesuffix('=s3://b/out')} needs"
+    check(old, MISSING, f"Kubernetes v1.28.9 has no sidecars, {needed}", f"update it to 1.29 or later, or .*{instead}")
 
 
 def test_istio() -> None:
@@ -855,7 +861,8 @@ def three_probes() -> probes.Probes:
 
 
 def judged(step: probes.Outcome, writer: probes.Outcome, reader: probes.Outcome) -> dict[str, tuple[Status, str]]:
-    found = judge_outcomes(three_probes(), probes.Outcomes(step, writer, reader), ["dataset", "model"])
+    tried = replace(three_probes(), stores=["dataset", "model"])
+    found = judge_outcomes(tried, probes.Outcomes(step, writer, reader))
     return {each.check: (each.status, each.evidence) for each in found}
 
 
@@ -896,7 +903,7 @@ def test_a_task_of_your_own_is_imported(task: probes.Outcome, status: Status) ->
         ),
     )
     tried = replace(three_probes(), task=job)
-    found = {each.check: each for each in judge_outcomes(tried, probes.Outcomes({}, {}, {}, task), [])}
+    found = {each.check: each for each in judge_outcomes(tried, probes.Outcomes({}, {}, {}, task))}
     assert found["own code"].status is status
 
 
@@ -958,6 +965,7 @@ class TestS3:
                 arguments = {
                     "dataset": ["s3://bucket/data", url, "credentials", "image_folder"],
                     "model": ["s3://bucket/models", url],
+                    "output": ["s3://bucket/outputs", url],
                 }
                 return run_in_pod(tmp_path, {test: arguments[test]}, "-u")[test]
 
@@ -983,7 +991,7 @@ class TestS3:
             (tmp_path / f"{number}.png").write_text("png")
         seen: dict[str, str] = {}
         pod_program.report("dataset", [str(tmp_path), "", "credentials", data], seen)
-        found = judge_outcomes(three_probes(), probes.Outcomes({}, seen, {}), ["dataset"])
+        found = judge_outcomes(replace(three_probes(), stores=["dataset"]), probes.Outcomes({}, seen, {}))
         [judged] = [each for each in found if each.check == "S3 dataset"]
         assert judged.status is status
         assert ("kubetrain pack" in judged.remedy) == (status is WARNING)
@@ -997,6 +1005,13 @@ class TestS3:
     def test_what_can_be_written_but_not_deleted_is_a_note(self, s3: FaultyS3, seen: Any) -> None:
         s3.fail("delete", refused(403, "AccessDenied"), times=9)
         assert re.search(r"^warning: \.kubetrain-probe-\w+ stays in s3://bucket/models", seen("model"))
+        assert re.search(r"^error: \.kubetrain-probe-\w+ stays in s3://bucket/outputs", seen("output"))
+
+    def test_the_store_of_the_output_is_written_read_listed_and_deleted_in(self, s3: FaultyS3, seen: Any) -> None:
+        assert seen("output").startswith("a pod can write to s3://bucket/outputs, also on a condition")
+        assert s3.objects == {}
+        s3.fail("list", refused(403, "AccessDenied"), times=9)
+        assert re.search("^error: .*AccessDenied", seen("output"))
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

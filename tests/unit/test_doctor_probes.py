@@ -17,7 +17,7 @@ from support.planned import planned
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 CLAIMS = "/api/v1/namespaces/tests/persistentvolumeclaims"
-SEEN = {"write": "wrote", "read_only": "cannot write", "dataset": "read", "model": "wrote"}
+SEEN = {"write": "wrote", "read_only": "cannot write", "dataset": "read", "model": "wrote", "output": "wrote"}
 
 
 def finish_at_once(handler: Handler) -> bool:
@@ -156,6 +156,15 @@ def test_the_tests_of_s3_run_in_the_pods_that_use_it(server: ApiServer) -> None:
     assert list(tests["step"]) == ["model"]
     assert list(tests["write"]) == ["write", "dataset"]
     assert list(tests["read"]) == ["read_only"]
+
+
+def test_the_store_of_the_output_is_tried_by_a_pod_with_the_credentials_of_the_sidecar(server: ApiServer) -> None:
+    found = examine("storage.output=s3://b/out", "data.uri=", 'train.entry={"script": "train.py"}', tests_dataset=False)
+    assert found["S3 output"].status is Status.OK, found
+    assert not found.keys() & {"output PVC", "write", "read-only mount", "pods"}
+    container = jobs_by_stage(server)["write"]["spec"]["template"]["spec"]["containers"][0]
+    assert json.loads(container["command"][-1])["output"] == ["s3://b/out", ""]
+    assert container["envFrom"][0]["secretRef"]["name"] == "kubetrain-s3"
 
 
 def test_what_fails_is_deleted_too(server: ApiServer) -> None:

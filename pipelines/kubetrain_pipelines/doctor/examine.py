@@ -141,7 +141,7 @@ class Examination:
         version = (self.cluster.get("/version") or {}).get("gitVersion")
         if not version:
             raise KubernetesError("the server in your KUBECONFIG is not a Kubernetes API server: correct its address")
-        return installed.judge_kubernetes(version, needs_sidecars=self.parameters.train_config.uses_cache)
+        return installed.judge_kubernetes(version, self.parameters)
 
     def _launcher(self) -> Finding:
         run = self.parameters
@@ -303,7 +303,7 @@ class Examination:
     def _run_probes(self, s3_tests: dict[str, list[str]]) -> list[Finding]:
         try:
             planned = plan_probes(self.cluster, self.parameters, self._account_name, s3_tests)
-            return list(judge_outcomes(planned, probes.run_probes(planned, self.api, self.say), s3_tests))
+            return list(judge_outcomes(planned, probes.run_probes(planned, self.api, self.say)))
         except Exception as error:  # noqa: BLE001 - as for the other checks
             return [not_made(error).named("pods")]
 

@@ -9,6 +9,7 @@ import yaml
 from kubetrain_components.jobs.kubernetes.manifests.pod_template import NO_ISTIO
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, warning
 from kubetrain_pipelines.kubeflow.server_version import release_of
@@ -20,6 +21,9 @@ INSTALL_OPERATOR = (
 )
 SIDECARS = (1, 29)
 """The first version of Kubernetes that runs init containers as sidecars unless that is switched off."""
+CACHE = ("data.delivery=cache", "sync the shards to a volume: --set data.delivery=volume")
+OUTPUT = ("storage.output", "leave it out: then pods write to a PVC")
+"""The settings that need them, and what to set instead."""
 KFP_VERSION = (2, 17)
 OLDER_KFP = (
     "schedules cannot have a --service-account, a launcher that is lost with its node is not started again, and logs "
@@ -177,11 +181,11 @@ def _flag(operator: Manifest, name: str) -> str:
     return ""
 
 
-def judge_kubernetes(release: str, *, needs_sidecars: bool) -> Finding:
-    version = release_of(release)
-    if needs_sidecars and version and version < SIDECARS:
+def judge_kubernetes(release: str, run: RunParameters) -> Finding:
+    needing = {CACHE: run.train_config.uses_cache, OUTPUT: bool(run.storage.output)}
+    version, (setting, instead) = release_of(release), next((each for each in needing if needing[each]), ("", ""))
+    if setting and version and version < SIDECARS:
         return missing(
-            f"Kubernetes {release} has no sidecars, which data.delivery=cache needs",
-            "update it to 1.29 or later, or sync the shards to a volume: --set data.delivery=volume",
+            f"Kubernetes {release} has no sidecars, which {setting} needs", f"update it to 1.29 or later, or {instead}"
         )
     return ok(f"Kubernetes {release}")

@@ -1,6 +1,6 @@
 """The findings of the probe pods. Pure functions."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
@@ -42,21 +42,20 @@ REMEDIES = {"task": EXPECTED, "dataset": PACK, "model": UPDATE_SERVER}
 """Remedies of warnings, by the test that warns."""
 
 
-def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> Iterator[Finding]:
-    """
-    Args:
-        s3: The names of the S3 tests that ran.
-    """
+def judge_outcomes(probes: Probes, outcomes: Outcomes) -> Iterator[Finding]:
     step, writer, reader = (job.placement.image for job in (probes.step, probes.writer, probes.reader))
     yield _judge_image(step, outcomes.step, PROVIDE_STEP_IMAGE).named("step image")
-    if "model" in s3:
+    if "model" in probes.stores:
         yield _judge_test("model", outcomes.step, FIX_S3_OF_STEP).named("S3 model")
     yield _judge_image(writer, outcomes.writer, PROVIDE_IMAGE).named("components image")
-    yield _judge_test("write", outcomes.writer, OTHER_STORAGE).named("write")
-    if "dataset" in s3:
-        yield _judge_test("dataset", outcomes.writer, FIX_S3).named("S3 dataset")
+    if probes.claims:
+        yield _judge_test("write", outcomes.writer, OTHER_STORAGE).named("write")
+    for name in ("dataset", "output"):
+        if name in probes.stores:
+            yield _judge_test(name, outcomes.writer, FIX_S3).named(f"S3 {name}")
     yield _judge_image(reader, outcomes.reader, PROVIDE_IMAGE).named("trainer image")
-    yield _judge_test("read_only", outcomes.reader, OTHER_EXPOSURE).named("read-only mount")
+    if probes.claims:
+        yield _judge_test("read_only", outcomes.reader, OTHER_EXPOSURE).named("read-only mount")
     if outcomes.task is not None:
         yield _judge_test("task", outcomes.task, FIX_TASK).named("own code")
     if probes.reader.placement.rdzv_endpoint:

@@ -1,7 +1,7 @@
 """Plan the probe pods, which mount temporary PVCs like those of the run."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ def plan_probes(
         account: The service account of the run's steps.
         s3: Arguments of the tests "dataset", by the transfer's pod, and "model", by a step's pod.
     """
+    s3 = {**s3, **output_test(parameters)}
     token, storage, config = secrets.token_hex(4), parameters.storage, parameters.train_config
     claims = tuple(probes.probe_claim(_like_existing(cluster, wanted), token) for wanted in wanted_claims(parameters))
     try:
@@ -41,17 +42,24 @@ def plan_probes(
     return probes.Probes(
         claims=claims,
         exposure=exposure,
-        step=probes.step_job(token, step_placement(cluster, parameters, account), _only("model", s3)),
-        writer=probes.writer_job(token, transfer_placement(parameters), claims, _only("dataset", s3)),
+        step=probes.step_job(token, step_placement(cluster, parameters, account), _only(("model",), s3)),
+        writer=probes.writer_job(token, transfer_placement(parameters), claims, _only(("dataset", "output"), s3)),
         reader=probes.reader_job(
             token,
             parameters.placement,
-            exposure.claim if exposure else claims[0]["metadata"]["name"],
+            exposure.claim if exposure else next((claim["metadata"]["name"] for claim in claims), ""),
             is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
             etcd=etcd_test(parameters.placement),
         ),
         task=probes.task_job(token, parameters) if is_own_code(config) else None,
+        stores=[*s3],
     )
+
+
+def output_test(parameters: RunParameters) -> dict[str, list[str]]:
+    """Return the arguments of the test of the store that keeps the output, by a pod with the sidecar's credentials."""
+    uri = parameters.storage.output if parameters.framework else ""
+    return {"output": [uri, parameters.s3_endpoint]} if uri else {}
 
 
 def etcd_test(placement: Placement) -> dict[str, list[str]]:
@@ -80,8 +88,8 @@ def step_placement(cluster: Cluster, parameters: RunParameters, account: str) ->
     )
 
 
-def _only(name: str, s3: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    return {name: s3[name]} if name in s3 else {}
+def _only(names: Sequence[str], s3: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: s3[name] for name in names if name in s3}
 
 
 def storage_facts(cluster: Cluster, claim: dict[str, Any]) -> StorageFacts:

@@ -91,6 +91,17 @@ def model(uri: str, endpoint: str) -> str:
     return f"{WARNING}{lack}" if lack else f"a pod can write to {uri}, also on a condition"
 
 
+def output(uri: str, endpoint: str) -> str:
+    from kubetrain_components.object_store.open_store import open_store
+    from kubetrain_components.object_store.probe_writes import probe_writes
+
+    store = open_store(uri, endpoint)
+    if lack := probe_writes(store):  # a training deletes checkpoints, and must not replace those of a later start
+        raise RuntimeError(lack)
+    next(store.list(), None)
+    return f"a pod can write to {uri}, also on a condition, and read, list and delete there"
+
+
 def etcd(endpoint: str, conf: str) -> str:
     from kubetrain_trainer.pytorch_ddp.launching.etcd_server import await_etcd
 
@@ -103,6 +114,7 @@ TESTS: dict[str, Callable[..., str]] = {
     "read_only": read_only,
     "dataset": dataset,
     "model": model,
+    "output": output,
     "etcd": etcd,
 }
 

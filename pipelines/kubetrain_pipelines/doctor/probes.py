@@ -8,7 +8,7 @@ also on Ctrl-C.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,8 @@ class Probes:
     reader: Job
     task: Job | None = None
     """Imports a task of your own."""
+    stores: Collection[str] = ()
+    """The names of the tests of stores."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -115,16 +117,16 @@ def writer_job(token: str, placement: Placement, claims: Sequence[Manifest], s3:
     mounts = tuple(
         ClaimMount(claim=claim["metadata"]["name"], path=f"/claim-{index}") for index, claim in enumerate(claims)
     )
-    return _job("write", token, placement, mounts, {"write": [mount.path for mount in mounts], **s3})
+    writes = {"write": [mount.path for mount in mounts]} if mounts else {}
+    return _job("write", token, placement, mounts, {**writes, **s3})
 
 
 def reader_job(
     token: str, placement: Placement, claim: str, *, is_ours: bool, etcd: Mapping[str, list[str]] | None = None
 ) -> Job:
-    mount = ClaimMount(claim=claim, path=DATA_PATH, read_only=True)
-    return _job(
-        "read", token, placement, (mount,), {"read_only": [DATA_PATH, "mark" if is_ours else ""], **(etcd or {})}
-    )
+    mounts = (ClaimMount(claim=claim, path=DATA_PATH, read_only=True),) if claim else ()
+    mounted = {"read_only": [DATA_PATH, "mark" if is_ours else ""]} if claim else {}
+    return _job("read", token, placement, mounts, {**mounted, **(etcd or {})})
 
 
 def task_job(token: str, run: RunParameters) -> Job:
