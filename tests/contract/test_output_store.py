@@ -115,6 +115,44 @@ def test_a_process_that_begins_late_keeps_what_another_one_has_written(disk: Pod
     assert output.metrics.read_text() == "1 2"
 
 
+FAILING = """
+import sys; from pathlib import Path; sys.path[:0] = eval(sys.argv[2])
+from contract.test_output_store import begun, save
+from kubetrain_trainer.processes.entry_point import run
+def train():
+    output = begun(Path(sys.argv[1]))
+    save(output, 1)
+    output.metrics.write_text("the last row")
+    raise ValueError
+run(train)
+"""
+
+
+def test_rows_after_the_last_checkpoint_reach_the_store_when_a_training_fails(
+    disk: PodDisk, store: ObjectStore
+) -> None:
+    failed = subprocess.run([sys.executable, "-c", FAILING, str(disk.root), repr(sys.path)], check=False)
+    assert failed.returncode == 1
+    assert store.read("metrics.jsonl").read() == b"the last row"
+
+
+def test_an_older_start_leaves_the_rows_of_the_newest_one_alone(disk: PodDisk, store: ObjectStore) -> None:
+    output = begun(disk.root)
+    save(output, 1)
+    output.metrics.write_text("old")
+    output_store.push_last(output.path, "older")
+    assert "metrics.jsonl" not in {item.key for item in store.list()}
+
+
+def test_the_end_of_a_training_does_not_wait_for_a_lost_sidecar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(output_store, "END_SECONDS", 0.1)
+    monkeypatch.setenv(output_store.VARIABLE, str(tmp_path))
+    output_store.push_last(tmp_path / RUN, "newest")
+    assert "may lack the last rows" in caplog.text
+
+
 def test_a_removed_checkpoint_is_removed_in_the_store(disk: PodDisk, store: ObjectStore) -> None:
     output = begun(disk.root)
     first, _ = save(output, 1), save(output, 2)

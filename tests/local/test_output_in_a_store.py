@@ -141,7 +141,10 @@ def test_processes_write_their_shards_on_their_own_disks(
         disk.restart()
     log = finished(train_pair("pytorch", tmp_path, disks, *settings))
     assert log.count("resumes from") == 2
-    keys = [item.key for item in open_store(f"s3://{bucket}/outputs/run", s3.url).list()]
+    store = open_store(f"s3://{bucket}/outputs/run", s3.url)
+    for name in ("metrics.jsonl", "time.json"):
+        assert store.read(name).read() == (disks[0].root / "run" / name).read_bytes(), "also what follows the export"
+    keys = [item.key for item in store.list()]
     assert sum("step-00000150/files/" in key for key in keys) == 2
     finished(train_pair("pytorch", tmp_path, None, *settings))
     states = [joined(read_files(chosen(TrainingOutput(folder / "run")).path)) for folder in (disks[0].root, tmp_path)]

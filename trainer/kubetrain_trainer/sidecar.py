@@ -30,18 +30,23 @@ class StoreSilent(KubetrainError):
 
 
 @contextlib.contextmanager
-def answered(folder: Path, request: Mapping[str, Any], service: str) -> Iterator[Mapping[str, Any]]:
+def answered(
+    folder: Path, request: Mapping[str, Any], service: str, patience: float | None = None
+) -> Iterator[Mapping[str, Any]]:
     """Yield the answer within its connection; ask again if the process beside the training restarts.
+
+    Args:
+        patience: The seconds to wait for an answer; None: minutes, and as long as the store is in trouble.
 
     Raises:
         StoreSilent: if nothing answers for minutes.
         KubetrainError: if the answer is an error.
     """
-    deadline = time.monotonic() + ABSENT_SECONDS
+    deadline = time.monotonic() + (ABSENT_SECONDS if patience is None else patience)
     while True:
         with contextlib.ExitStack() as stack:
             try:
-                connection = stack.enter_context(connected(folder))
+                connection = stack.enter_context(connected(folder, patience))
                 connection.sendall(line_of(request))
                 asked = time.monotonic()
                 line = connection.makefile().readline()

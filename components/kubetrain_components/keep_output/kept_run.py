@@ -26,6 +26,7 @@ from kubetrain_components.object_store.verified_download import download_verifie
 from kubetrain_trainer.durable_files import read_json, sha256_of, write_atomically
 from kubetrain_trainer.output.checkpoint_layout import PARTIAL
 from kubetrain_trainer.output.manifest import MANIFEST, describe_file, intact
+from kubetrain_trainer.output.newest_start import START
 
 CHECKPOINTS, EXPORT = "checkpoints", "export"
 HASH_DIGITS = 16
@@ -101,10 +102,7 @@ class KeptRun:
         if known != content:
             self._store.write_if(key, content, before.etag if before and known is not None else None)
         self._clean(folder, {key, *(_key(folder, file) for file in files)})
-        for path in self._root.rglob("*"):
-            name = path.relative_to(self._root)
-            if _is_small(PurePosixPath(name)) and self._has_changed(str(name)):
-                self.push(str(name))
+        self._push_changed()
 
     def remove(self, folder: str) -> None:
         self._store.delete(f"{folder}/{MANIFEST}")
@@ -117,6 +115,17 @@ class KeptRun:
             self._store.write(name, path.read_bytes())
         except FileNotFoundError:
             self._store.delete(name)
+
+    def push_last(self, _: str, names: Sequence[str]) -> None:
+        """Let the store have what has changed, if this start (its id) is still the newest: another one has rows too."""
+        if self._content(START) == names[0].encode():
+            self._push_changed()
+
+    def _push_changed(self) -> None:
+        for path in self._root.rglob("*"):
+            name = path.relative_to(self._root)
+            if _is_small(PurePosixPath(name)) and self._has_changed(str(name)):
+                self.push(str(name))
 
     def pull(self, name: str) -> None:
         path, content = self._root / name, self._content(name)

@@ -23,7 +23,7 @@ from kubetrain_trainer.output.training_output import TrainingOutput
 
 until_exit = ExitStack()
 """Ends the copies of kept_output() with this process."""
-VERBS = ("begin", "fetch", "begin_parts", "put_part", "parts", "put", "commit", "remove", "push", "pull")
+VERBS = ("begin", "fetch", "begin_parts", "put_part", "parts", "put", "commit", "remove", "push", "push_last", "pull")
 
 
 @contextlib.contextmanager

@@ -6,14 +6,18 @@ complete in the store as soon as its manifest is there, which is before its fold
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.sidecar import answered
 
 VARIABLE = "KUBETRAIN_OUTPUT_STORE"
 """The environment variable with the folder that the sidecar keeps, which has those of all runs."""
+END_SECONDS = 10.0
+log = logging.getLogger(__name__)
 
 
 def begin(run: Path) -> None:
@@ -66,10 +70,18 @@ def pull(path: Path) -> None:
     _ask("pull", path)
 
 
-def _ask(verb: str, path: Path, **more: Any) -> Any:
+def push_last(run: Path, start: str) -> None:
+    """Let the store have the last rows of this start, which no checkpoint follows, if that takes seconds at most."""
+    try:
+        _ask("push_last", run, END_SECONDS, names=[start])
+    except KubetrainError as error:
+        log.warning("the store may lack the last rows of metrics.jsonl: %s", error)
+
+
+def _ask(verb: str, path: Path, patience: float | None = None, **more: Any) -> Any:
     root = os.environ.get(VARIABLE)
     if not root or (name := os.path.relpath(path, root)).startswith(".."):
         return None
     request = {"do": verb, "path": name, **more}
-    with answered(Path(root), request, "the store of") as answer:
+    with answered(Path(root), request, "the store of", patience) as answer:
         return answer["result"]
