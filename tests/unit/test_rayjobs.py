@@ -1,7 +1,11 @@
 """A RayJob: what KubeRay is asked for, what its states mean, what is refused, and how the log of a worker is read."""
 
+import asyncio
+import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.own_code.ray_job import without_prefix
+from kubetrain_trainer.own_code.ray_job import RayJob, without_prefix
 from kubetrain_trainer.settings.config import TrainConfig
 from kubetrain_trainer.stop_signal import StopSignal
 from support.manifests import PLAIN, ray
@@ -155,6 +159,34 @@ def test_no_service_of_another_job_counts_as_one_of_a_rayjob() -> None:
 )
 def test_progress_is_shown_as_its_worker_wrote_it(line: str, shown: str) -> None:
     assert without_prefix(line) == shown
+
+
+class HeadThatBreaksOff:
+    """What ray.job_submission, which tests do without, has for a job whose log breaks off within a line."""
+
+    texts = (["one\ntw"], ["one\n", "two\nthe end, without a newline"])
+
+    def __init__(self, _: str) -> None:
+        self._texts = iter(self.texts)
+
+    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
+        texts = next(self._texts)
+        for text in texts:
+            yield text
+        if texts is self.texts[0]:
+            raise ConnectionError("broken")
+
+    def get_job_info(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(status="SUCCEEDED", message="")
+
+
+def test_no_line_of_the_log_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = SimpleNamespace(JobSubmissionClient=HeadThatBreaksOff)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(job_submission=module))
+    monkeypatch.setitem(sys.modules, "ray.job_submission", module)
+    asyncio.run(RayJob("head", "job").follow())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["one", "the log of the Ray job was cut (broken)", "two", "the end, without a newline"]
 
 
 def test_a_script_in_another_thread_hears_no_signal() -> None:

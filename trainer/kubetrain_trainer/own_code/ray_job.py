@@ -79,6 +79,8 @@ class RayJob:
         self._client, self._name = JobSubmissionClient(url), name
         self._printed = 0
         """Number of characters of the log."""
+        self._line = ""
+        """The line that has begun: a program may end within it, and a connection break."""
         self.is_stopped = False
 
     def start(self, command: list[str], variables: dict[str, str]) -> None:
@@ -115,16 +117,18 @@ class RayJob:
             await asyncio.sleep(POLL_SECONDS)
         if not is_whole:
             await self._print_rest()
+        if self._line:
+            print(without_prefix(self._line), flush=True)
 
     async def _print_rest(self) -> bool:
         """Return False if the connection broke."""
-        seen, line = 0, ""
+        seen = 0
         try:
             async for text in self._client.tail_job_logs(self._name):
                 new = text[max(self._printed - seen, 0) :]
                 seen += len(text)
                 self._printed = max(seen, self._printed)
-                *lines, line = (line + new).split("\n")
+                *lines, self._line = (self._line + new).split("\n")
                 for each in lines:
                     print(without_prefix(each), flush=True)
         except Exception as error:  # noqa: BLE001 - the status decides, not the log
