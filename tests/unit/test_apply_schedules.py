@@ -82,8 +82,15 @@ def test_schedules_are_created_as_the_files_describe_them(server: KfpServer, api
     ]
 
 
-def test_what_is_as_described_is_left_alone(server: KfpServer, api: KfpApi, tmp_path: Path) -> None:
-    file = described(tmp_path, NIGHTLY)
+TRAINING = {"pipeline": "train-pytorch", "model": {"uri": "s3://b/model"}, "storage": {"output": "s3://b/output"}}
+
+
+@pytest.mark.parametrize("groups", [{}, TRAINING])
+def test_what_is_as_described_is_left_alone(
+    server: KfpServer, api: KfpApi, tmp_path: Path, groups: dict[str, Any]
+) -> None:
+    """Also with storage.output, for which another version is uploaded than that of the compiled file."""
+    file = described(tmp_path, NIGHTLY, **groups)
     apply(api, file)
     server.requests.clear()
     assert apply(api, file) == ["unchanged: schedule 'nightly'"]
