@@ -1,9 +1,5 @@
 """The operations that a model computes for a sample, counted without computing any."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +9,6 @@ from torch import Tensor, nn
 
 from kubetrain_trainer.processes.resources import peak_operations
 from kubetrain_trainer.pytorch_ddp.operations import operations_per_sample
-from kubetrain_trainer.pytorch_ddp.task import build_task
-from kubetrain_trainer.reporting.metrics_log import read_metrics
-from kubetrain_trainer.settings.config import TrainConfig
 
 
 class Pair(nn.Module):
@@ -102,70 +95,3 @@ def test_a_model_that_looks_at_its_values_has_no_count() -> None:
 )
 def test_gpus_by_name(name: str, peak: float) -> None:
     assert peak_operations(name) == peak
-
-
-IN_TENSORFLOW = """
-import json
-from kubetrain_trainer.tensorflow_multiworker.model import build_model
-from kubetrain_trainer.tensorflow_multiworker.operations import operations_per_sample
-import keras
-import tensorflow as tf
-
-class Curious(keras.Model):
-    def call(self, inputs):
-        return inputs if tf.reduce_sum(inputs).numpy() > 0 else 2 * inputs
-
-def of_images(name):
-    return operations_per_sample(build_model(name, 224, 1000, {}), tf.zeros([2, 224, 224, 3]), 2)
-
-words = keras.Input([16, 64])
-attending = keras.Model(words, keras.layers.Dense(8)(keras.layers.MultiHeadAttention(4, 16)(words, words)))
-repeating = keras.Model(words, keras.layers.LSTM(8)(words))
-counts = {
-    **{name: of_images(f"keras:{name}") for name in ("resnet18", "resnet50", "mobilenetv2", "convnexttiny")},
-    **{name: operations_per_sample(model, tf.zeros([2, 16, 64]), 2) for name, model in
-       {"attending": attending, "repeating": repeating, "curious": Curious()}.items()},
-}
-print(json.dumps(counts))
-"""
-
-
-@pytest.mark.slow
-def test_tensorflow_counts_as_pytorch_does() -> None:
-    program = subprocess.run([sys.executable, "-c", IN_TENSORFLOW], capture_output=True, text=True, check=False)
-    assert program.returncode == 0, program.stderr
-    counts = json.loads(program.stdout)
-    resnet18, resnet50 = torchvision.models.resnet18(), torchvision.models.resnet50()
-    images = torch.zeros(2, 3, 224, 224)
-    assert counts["resnet18"] == operations_per_sample(resnet18, images, 2)
-    # Keras' ResNet-50 reduces images one convolution earlier.
-    assert counts["resnet50"] == pytest.approx(operations_per_sample(resnet50, images, 2), rel=0.06)
-    assert counts["mobilenetv2"] == pytest.approx(3 * 2 * 0.3e9, rel=0.03), "as its paper says"
-    assert counts["convnexttiny"] == pytest.approx(3 * 2 * 4.5e9, rel=0.03), "as its paper says"
-    projections, attention, output = 4 * 16 * 64 * 64, 2 * 16 * 16 * 64, 16 * 64 * 8
-    inputs_gradient = 3 * 16 * 64 * 64  # which nothing needs
-    assert counts["attending"] == 2 * (3 * (projections + attention + output) - inputs_gradient)
-    assert (counts["repeating"], counts["curious"]) == (0, 0), "what cannot be known is not guessed"
-
-
-ON_A_GPU = """
-from kubetrain_trainer.tensorflow_multiworker import operations
-from kubetrain_trainer.processes.entry_point import run, training_arguments
-from kubetrain_trainer.tensorflow_multiworker.train import train
-operations.gpu_names = lambda: ["a GPU"]
-operations.peak_operations = lambda name: 1e10
-run(lambda: train(training_arguments("Train.")))
-"""
-
-
-@pytest.mark.slow
-def test_tensorflow_reports_the_use_of_a_gpu(tmp_path: Path) -> None:
-    config = TrainConfig(data="synthetic", synthetic={"samples": 64}, epochs=1, metrics_port=0, precision="bf16")
-    places = ["--data-dir", ".", "--output-dir", "output"]
-    command = [sys.executable, "-c", ON_A_GPU, *places, *config.to_flags()]
-    program = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert program.returncode == 0, program.stderr
-    row = next(iter(read_metrics(tmp_path / "output" / "metrics.jsonl")))
-    task = build_task(config, tmp_path)
-    count = operations_per_sample(task.model, task.data("train")[0][0][None], 1)
-    assert row["mfu"] == pytest.approx(row["samples_per_second"] * count / 1e10, abs=1e-4)

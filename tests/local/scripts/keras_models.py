@@ -23,7 +23,7 @@ from kubetrain_trainer.processes.entry_point import Arguments
 from kubetrain_trainer.processes.process_role import ProcessRole
 from kubetrain_trainer.processes.watchdog import Watchdog
 from kubetrain_trainer.settings.config import TrainConfig
-from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate, operations
+from kubetrain_trainer.tensorflow_multiworker import checkpoint, evaluate
 from kubetrain_trainer.tensorflow_multiworker import precision as precisions
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import Staging
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
@@ -35,7 +35,7 @@ from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.step import accumulate_gradients, clip_and_decay, step_function
-from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy, build_task
+from kubetrain_trainer.tensorflow_multiworker.task import KerasTask, accuracy
 from kubetrain_trainer.tensorflow_multiworker.train import local_batches
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 
@@ -183,15 +183,6 @@ def test_counters_are_not_averaged() -> None:
     averages.update(step=1)
     assert int(averaged.layers[0].calls) == 7
     assert 1 < float(averaged.layers[0].scale) < 3
-
-
-def test_several_gpus_need_less_time_for_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "gpu_names", lambda: ["NVIDIA H100 PCIe"])
-    config, task = TrainConfig(data="synthetic", precision="bf16"), build_task(TrainConfig(data="synthetic"), Path())
-    groups: Any = [SimpleNamespace(role=ProcessRole(), replicas=replicas) for replicas in (1, 4)]
-    one, four = (operations.seconds_at_peak(task, config, task.data("train"), group) for group in groups)
-    assert one == pytest.approx(4 * four)
-    assert four > 0
 
 
 def test_replicas_of_several_processes_share_each_sample_once() -> None:

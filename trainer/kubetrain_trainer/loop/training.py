@@ -47,7 +47,7 @@ class AnyTraining(ABC):
     profile: Profile
     own_time: OwnTime
     peak_rate: float
-    seconds_at_peak: float
+    seconds_at_peak: float = 0.0
     """The time that all GPUs together need for a sample at least; 0: unknown."""
 
     @property

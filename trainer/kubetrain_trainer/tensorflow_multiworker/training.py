@@ -28,7 +28,6 @@ from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initia
 from kubetrain_trainer.tensorflow_multiworker.layers import factors_of, freeze, norm_of
 from kubetrain_trainer.tensorflow_multiworker.loading import check_samples, draw
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
-from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import Averages, build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
@@ -115,7 +114,6 @@ def build_training(arguments: Arguments, group: Group, watchdog: Watchdog) -> Tr
         watchdog=watchdog,
         own_time=OwnTime(HostClock()),
         stop=Stop(strategy),
-        seconds_at_peak=seconds_at_peak(task, config, samples, group),
     )
 
 
