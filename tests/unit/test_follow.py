@@ -936,7 +936,7 @@ def test_only_the_lead_of_a_large_job_is_followed_unless_all_are_asked_for(
     pods: int, options: dict[str, bool], only: str
 ) -> None:
     backend, large = MemoryBackend(), job(*[script("pass")] * pods)
-    lines = [LogLine("chief-0", "shown"), LogLine("worker1-0", "not shown", is_sampled=True)]
+    lines = [LogLine("chief-0", "shown"), LogLine("worker1-0", "not shown", is_hidden=True)]
     backend.lines = lines
     shown: list[LogLine] = []
     with running(backend, large, on_line=shown.append, **options) as outcome:
@@ -946,9 +946,9 @@ def test_only_the_lead_of_a_large_job_is_followed_unless_all_are_asked_for(
     assert lines[0] in shown and lines[1] not in shown
 
 
-def test_lines_that_were_only_sampled_are_in_the_message_of_the_failure() -> None:
+def test_lines_that_were_not_shown_are_in_the_message_of_the_failure() -> None:
     backend, large = MemoryBackend(), job(*[script("pass")] * 33)
-    backend.lines = [LogLine("worker7-0", "the last words", is_sampled=True)]
+    backend.lines = [LogLine("worker7-0", "the last words", is_hidden=True)]
     with running(backend, large) as outcome:
         pods = [replace(pod, phase=Phase.FAILED) for pod in backend.jobs[large.identity.name].pods]
         pods[7] = replace(pods[7], exit_code=1, finished=1.0)

@@ -46,8 +46,7 @@ class JobBackend(Protocol):
         """Yield every line of every pod from the beginning, across restarts, until the job is over or gone.
 
         Args:
-            only: Name of a pod. The lines of the others may come late, and some of them not at all, but for the last
-                ones of a pod that failed.
+            only: Name of a pod. Of the others, there are only the last lines of some that failed.
         """
         ...
 

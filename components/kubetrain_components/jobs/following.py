@@ -212,7 +212,7 @@ def _one_for_all(first: LogLine, *others: LogLine) -> Iterator[LogLine]:
     named = some_of([item.pod for item in others])
     yield replace(first, text=f"{first.text}; the same for {len(others)} more pods: {named}")
     for other in others:
-        yield replace(other, is_sampled=True)
+        yield replace(other, is_hidden=True)
 
 
 class TroubleNotices:

@@ -92,7 +92,7 @@ class JobLogs:
         self._tails[line.pod].append(line.text)
         if (line.pod == self._lead or self._lead_changes) and parse_progress(line.text) is not None:
             self.progress = line.text
-        if not line.is_sampled:
+        if not line.is_hidden:
             show(line)
 
     def drain(self, seconds: float) -> None:

@@ -179,5 +179,5 @@ class JobState:
 class LogLine:
     pod: str
     text: str
-    is_sampled: bool = False
-    """True if the line is kept in case the pod fails, but not shown: the pod is not followed, or one of many alike."""
+    is_hidden: bool = False
+    """True if the line is kept in case the pod fails, but not shown: the pod is one of many alike."""

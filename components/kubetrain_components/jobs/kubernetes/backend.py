@@ -138,7 +138,7 @@ class KubernetesBackend:
         """Yield lines from the position that an earlier launcher reached."""
         followed = self._follow(handle)
         if only:
-            yield LogLine(only, f"following only {only}; of the other pods, alarming lines are shown")
+            yield LogLine(only, f"following only {only}, and other pods once they fail")
         state = followed.state()
         since = state.annotations.get(LOG_POSITION_ANNOTATION, "") if state else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since, only)

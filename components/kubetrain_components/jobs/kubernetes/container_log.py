@@ -5,7 +5,7 @@ import queue
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from kubetrain_components.jobs.job_state import JobHandle
@@ -29,14 +29,6 @@ NO_LOG = re.compile(rb"unable to retrieve container logs for |failed to try reso
 """Message of a kubelet in place of a log that it has removed, for example after an eviction."""
 
 GAP = "warning: lines may be missing here: the node rotated this log while the launcher could not read it"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Time for which a request is retried, and time in which something must arrive."""
-
-    retry_seconds: float
-    read_timeout: float
 
 
 @dataclass(frozen=True)
@@ -78,14 +70,10 @@ class ContainerLog:
         name: str,
         since: int,
         lines: "queue.Queue[Lines]",
-        *,
-        is_followed: bool = True,
     ) -> None:
         self.api, self.container, self.pod_name = api, container, name
         self.uid: str = pod["metadata"]["uid"]
         self.path = api.path("v1", "pods", pod["metadata"]["name"])
-        self.is_followed = is_followed
-        """False while the log is only sampled: lines that the pod writes in between may be missing."""
         self.passed_until = max(since, nanoseconds(pod["metadata"]["creationTimestamp"]) or 0)
         """Time up to which all lines have been passed on; updated by PodLogs."""
         self.handed, self.passed = 0, 0
@@ -103,14 +91,14 @@ class ContainerLog:
         return run is None or not run.is_over or run.number < self.runs_read
 
     @contextlib.contextmanager
-    def opened(self, reader: BackgroundThread, run: int, limits: Limits, **query: Any) -> Iterator[Stream]:
+    def opened(self, reader: BackgroundThread, run: int, **query: Any) -> Iterator[Stream]:
         """Request the log of a run from the last position."""
         if since := self._position.since_time:
             query["sinceTime"] = since
         self._position.expect_repeats(has_last_line=run == self._run_of_last_line)
         selected = {"container": self.container, "timestamps": "true", **query}
         try:
-            with self.api.stream(f"{self.path}/log", **asdict(limits), **selected) as stream:
+            with self.api.stream(f"{self.path}/log", **selected) as stream:
                 reader.hold(stream)
                 yield stream
         finally:
@@ -136,7 +124,7 @@ class ContainerLog:
 
     def _hand_over(self, reader: BackgroundThread, run: int, received: Sequence[bytes]) -> None:
         lines = [line for line in received if not NO_LOG.match(line)]
-        notice = [GAP] if self.is_followed and self._position.has_gap(lines) else []
+        notice = [GAP] if self._position.has_gap(lines) else []
         if new := self._position.new_lines(lines):
             self.handed += 1
             self._run_of_last_line = run

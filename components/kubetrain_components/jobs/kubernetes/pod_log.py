@@ -4,7 +4,7 @@ import logging
 import time
 
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
-from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Limits, Run
+from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Run
 from kubetrain_components.jobs.kubernetes.errors import (
     BadRequest,
     Forbidden,
@@ -113,9 +113,9 @@ class PodLog(BackgroundThread):
 
     def _read(self, run: int, **query: str) -> bool:
         """Return True if the log was read to its end, or cannot be read."""
-        limits = Limits(RETRY_SECONDS, READ_TIMEOUT_SECONDS)
+        limits = {"retry_seconds": RETRY_SECONDS, "read_timeout": READ_TIMEOUT_SECONDS}
         try:
-            with self.log.opened(self, run, limits, **query) as stream:
+            with self.log.opened(self, run, **limits, **query) as stream:
                 if "previous" not in query and not self._is_newest(run):
                     return False
                 self.log.read(self, run, stream, is_complete="follow" not in query)
