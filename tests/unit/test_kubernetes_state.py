@@ -424,7 +424,8 @@ def test_a_disrupted_pod_is_told_from_one_that_failed(pods: list[dict[str, Any]]
         ({"phase": "Failed", **ended(1, second=19)}, {"second": 25, "grace": 5}, False),
         ({"phase": "Failed", **ended(143)}, {}, False),
         ({"deleted": True, "phase": "Failed", **ended(1)}, {}, False),
-        ({}, {"second": 25, "grace": 5}, False),  # it still runs
+        ({}, {"second": 25, "grace": 5}, True),  # it still runs
+        ({"phase": "Failed"}, {"second": 25, "grace": 5}, False),
     ],
 )
 def test_a_deleted_pod_is_told_from_one_that_had_failed(

@@ -74,7 +74,7 @@ class PodState:
     was_disrupted: bool = False
     """True if the cluster caused the end: a node was drained or lost, or the pod was preempted."""
     was_deleted: bool = False
-    """True if somebody deleted the pod before it ended; operators also delete pods of jobs that have failed."""
+    """True if somebody deleted the pod before it ended. Controllers also delete pods of jobs that have failed."""
     is_lost: bool = False
     """True if the cluster took the pod, or its node does not respond, and no replacement runs yet."""
     replacements: int = 0

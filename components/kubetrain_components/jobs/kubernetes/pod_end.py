@@ -79,11 +79,10 @@ def was_taken(pod: Manifest) -> bool:
 
 
 def was_deleted(container: str, pod: Manifest) -> bool:
-    """Return True if the pod was deleted before its container ended, whoever asked for it."""
-    ended = _terminated(container_status(container, pod))
+    """Return True if somebody deleted the pod before its container ended; a TFJob fails before that."""
+    metadata, ended = pod["metadata"], _terminated(container_status(container, pod))
     if not ended:
-        return bool(pod.get("deleted")) and not has_ended(pod)
-    metadata = pod["metadata"]
+        return ("deletionTimestamp" in metadata or bool(pod.get("deleted"))) and not has_ended(pod)
     asked = seconds(metadata.get("deletionTimestamp")) - (metadata.get("deletionGracePeriodSeconds") or 0)
     return "deletionTimestamp" in metadata and seconds(ended.get("finishedAt")) >= asked
 
