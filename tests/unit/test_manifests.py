@@ -329,7 +329,10 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"pod": pod_patch(labels={"team": "vision"})}, {"template.metadata.labels.team": "vision"}),
     ({"pod": pod_patch(annotations={"note": 1})}, {"template.metadata.annotations.note": "1"}),
-    ({"grace_seconds": 5}, {"pod.terminationGracePeriodSeconds": 5}),
+    (
+        {"grace_seconds": 5},
+        {"pod.terminationGracePeriodSeconds": 5, "container.env.KUBETRAIN_GRACE_SECONDS.value": "5"},
+    ),
     ({"ttl_seconds": 0}, {"spec.runPolicy.ttlSecondsAfterFinished": None}),
 ]
 WITHOUT_EFFECT = {

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.output import grace_period
 from kubetrain_trainer.output.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.output.manifest import CorruptFiles
 from kubetrain_trainer.output.training_output import TrainingOutput
@@ -171,6 +174,42 @@ def test_a_run_resumes_from_its_own_newest_checkpoint_before_another_runs(tmp_pa
     own = output.checkpoint_to_resume("other")
     assert own is not None
     assert own.path.is_relative_to(output.path)
+
+
+RESUMING = """
+import logging, sys; from pathlib import Path
+from kubetrain_trainer.output.training_output import TrainingOutput
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+print(TrainingOutput(Path(sys.argv[1])).checkpoint_to_resume("").step)
+"""
+
+
+def test_a_save_that_takes_long_is_compared_with_the_grace_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    output, details = begun(tmp_path), {"metrics": {}}
+
+    def save(step: int, seconds: float) -> None:
+        output.write_checkpoint(TrainingProgress(step=step), details, lambda path: slowly(path, seconds))
+
+    def slowly(path: Path, seconds: float) -> None:
+        time.sleep(seconds)
+        (path / "state").write_bytes(bytes(1_500_000))
+
+    save(1, 0.6)
+    assert caplog.text == "", "nothing ends a training outside a cluster"
+    monkeypatch.setenv(grace_period.VARIABLE, "1")
+    save(2, 0)
+    assert caplog.text == ""
+    for step in (3, 4):
+        save(step, 0.6)
+    (warning,) = caplog.messages
+    told = r"a checkpoint of 0.0015 GB took 1 s: .* within pods.grace_seconds=1; set it to \d or more"
+    assert re.search(told, warning)
+    resumed = subprocess.run(
+        [sys.executable, "-c", RESUMING, str(output.path)], check=True, capture_output=True, text=True
+    )
+    assert re.search(rf"{told}\n4$", resumed.stdout.strip())
 
 
 def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:

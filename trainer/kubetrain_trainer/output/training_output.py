@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,6 +37,7 @@ from kubetrain_trainer.output.checkpoint_layout import (
     read_checkpoint,
     write_checkpoint,
 )
+from kubetrain_trainer.output.grace_period import SAVE, compare_save, last_save, note_save
 from kubetrain_trainer.output.image_input import describe_input
 from kubetrain_trainer.output.manifest import (
     MANIFEST,
@@ -145,9 +147,12 @@ class TrainingOutput:
     def write_checkpoint(
         self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
     ) -> Checkpoint:
-        check = partial(check_is_newest_start, self.path)
+        check, began = partial(check_is_newest_start, self.path), time.monotonic()
         check()
-        return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files, check)
+        known = {**details, **self._origin(), **last_save(self.path)}
+        saved = write_checkpoint(self.checkpoints, progress, known, write_files, check)
+        note_save(self.path, saved.manifest["files"], time.monotonic() - began)
+        return saved
 
     def checkpoint_to_resume(self, resume_from: str) -> Checkpoint | None:
         """Return this run's newest intact checkpoint. If it has none, return that of the run named by resume_from.
@@ -161,6 +166,8 @@ class TrainingOutput:
                 f"all checkpoints in {self.checkpoints} are damaged ({some_of(damaged)}): restore one from a backup, "
                 "or delete this folder to train from the start"
             )
+        if own and SAVE in own.manifest:
+            compare_save(self.path, own.manifest[SAVE])
         return self._newest_of(resume_from) if own is None and resume_from else own
 
     def _newest_of(self, run_id: str) -> Checkpoint:

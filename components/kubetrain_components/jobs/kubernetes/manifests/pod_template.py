@@ -29,6 +29,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_patch import MAIN, merge, without_devices
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest, strings, without_empty
+from kubetrain_trainer.output import grace_period
 from kubetrain_trainer.processes.resources import NODE_VARIABLE
 
 RENDEZVOUS_PORT = 23456
@@ -203,6 +204,7 @@ def container_environment(job: Job, replica: Replica) -> list[Manifest]:
     """Return the variables: the placement's settings override presets, and the job's own variables override both."""
     placement = job.placement
     values = {**_threads(job), **NCCL_PRESETS[placement.network], **(ANY_IMAGE if brings_trainer(placement) else {})}
+    values |= {grace_period.VARIABLE: str(placement.grace_seconds)} if job.is_training else {}
     if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
     values |= {**strings(placement.nccl), **strings(placement.env), **replica.env}
