@@ -370,7 +370,7 @@ def test_doctor_tries_your_etcd_from_a_pod_of_the_training() -> None:
     assert etcd_test(OWN) == {}
     planned = probes.Probes((), None, reader, reader, reader)
     seen = {"read_only": "mounted", "etcd": "error: etcd at etcd.infra:2380 cannot be used"}
-    *_, finding = judge_outcomes(planned, probes.Outcomes({}, {}, seen), [])
+    *_, finding = judge_outcomes(planned, probes.Outcomes({}, {}, seen))
     assert (finding.check, finding.status) == ("etcd", Status.MISSING)
     assert "endpoint" in finding.remedy
 
