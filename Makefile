@@ -97,7 +97,7 @@ test: $(INSTALLED) ## run the test suite (no cluster, no network)
 	$(BIN)/pytest $(PAIR) -m 'not slow and not cluster'
 
 test-slow: $(INSTALLED) $(MLFLOW_VENV)/installed ## run the slow tests: faults of real processes (ALL=1 adds the tests CI skips)
-	$(BIN)/pytest $(PAIR) --durations 20 -m '$(if $(ALL),slow,slow and not thorough)'
+	$(BIN)/pytest $(PAIR) --timeout 400 --durations 20 -m '$(if $(ALL),slow,slow and not thorough)'
 
 test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names (ALL=1 adds the tests CI skips)
 	@test -n "$$KUBECONFIG" || { echo "no cluster to test on: export KUBECONFIG=FILE" >&2; exit 2; }

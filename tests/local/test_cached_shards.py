@@ -111,7 +111,7 @@ def test_a_shard_that_changes_stops_the_training_by_name(
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_training_survives_a_server_that_dies_and_returns(
     framework: str, digits: Path, tmp_path: Path, s3_credentials: None
 ) -> None:
